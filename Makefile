@@ -1,0 +1,36 @@
+# Everything a newcomer or a CI machine needs. Only Python, make and a C library are assumed.
+PYTHON := $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null || python3 -c 'import sys; print(sys.executable)')
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamp is younger than the two files that decide what is installed, or the set-up runs again.
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup test check format clean
+
+help:  ## Show this help.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Create .venv and install everything at the tested versions.
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.10 or newer." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'
+	@touch $@
+
+test: $(STAMP)  ## Run the whole test suite.
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow'
+
+format: $(STAMP)  ## Rewrite the sources in the project's format.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove the virtual environment and caches.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,137 @@
+"""Augmentation. Geometry works on uint8, on any number of channels; intensity is a gain applied when pixels become float.
+
+A geometric augmentation is any module (N, C, H, W) uint8 → (N, C, H', W') uint8 that treats every image on its own. Compose
+with `nn.Sequential`; `nn.Identity()` is none.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from maskrl.config import Config
+
+
+class RandomCrop(nn.Module):
+    """A `size` × `size` window at a place drawn for every image; all (H − size + 1)·(W − size + 1) are equally likely."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = _positive("size", size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return _random_windows(_large_enough(images, self.size), self.size, self.size)
+
+
+class CenterCrop(nn.Module):
+    """The middle `size` × `size` window: what an agent acts on when it learns from random crops."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = _positive("size", size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = _large_enough(images, self.size).shape[-2:]
+        top, left = (height - self.size) // 2, (width - self.size) // 2
+        return images[..., top : top + self.size, left : left + self.size]
+
+
+class RandomShift(nn.Module):
+    """Shift every image by up to `pad` pixels each way, repeating its border; the size stays."""
+
+    def __init__(self, pad: int = 4) -> None:
+        super().__init__()
+        self.pad = _positive("pad", pad)
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        # Border replication by index: torch's own replication padding does not take uint8.
+        rows, columns = (
+            torch.arange(-self.pad, side + self.pad, device=images.device).clamp(0, side - 1)
+            for side in (height, width)
+        )
+        return _random_windows(images.index_select(2, rows).index_select(3, columns), height, width)
+
+
+class Intensity(nn.Module):
+    """A brightness gain 1 + scale · clamp(n, −2, 2), n ~ N(0, 1); with scale 0.05 it lies in [0.9, 1.1]. Scale 0 is none."""
+
+    def __init__(self, scale: float = 0.05) -> None:
+        super().__init__()
+        if not 0 <= scale < 0.5:
+            raise ValueError(
+                f"intensity={scale} must be in [0, 0.5): from 0.5 on, the gain could reach 0. The paper uses 0.05."
+            )
+        self.scale = scale
+
+    def forward(self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return 1 + self.scale * torch.randn(shape, dtype=dtype, device=device).clamp(-2, 2)
+
+
+@dataclass(frozen=True)
+class View:
+    """Augmented observations, still uint8, each with the gain it gets when it becomes float."""
+
+    obs: Tensor  # (…, C, H, W) uint8
+    gain: Tensor  # (…,) float
+
+    def pixels(self) -> Tensor:
+        """(…, C, H, W) float: [0, 1] times the gain."""
+        return self.obs.to(self.gain.dtype) * (self.gain / 255)[..., None, None, None]
+
+
+class Augment(nn.Module):
+    """Move every observation on its own, and draw its gain: (…, C, H, W) uint8 → View. The frames of a stack move together."""
+
+    def __init__(self, geometry: nn.Module, intensity: Intensity) -> None:
+        super().__init__()
+        self.geometry, self.intensity = geometry, intensity
+
+    def forward(self, obs: Tensor, dtype: torch.dtype = torch.float32) -> View:
+        return View(self.move(obs), self.intensity(obs.shape[:-3], dtype=dtype, device=obs.device))
+
+    def move(self, obs: Tensor) -> Tensor:
+        """The geometry alone."""
+        moved: Tensor = self.geometry(obs.flatten(0, -4)).unflatten(0, obs.shape[:-3])
+        return moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig(Config):
+    """The paper's on DMControl; on Atari it is AugmentConfig(crop=None, shift=4)."""
+
+    crop: int | None = 84  # side of a random crop
+    shift: int | None = None  # largest random shift
+    intensity: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.build()  # refuses impossible values now
+
+    def build(self) -> Augment:
+        crop = [] if self.crop is None else [RandomCrop(self.crop)]
+        shift = [] if self.shift is None else [RandomShift(self.shift)]
+        return Augment(nn.Sequential(*crop, *shift), Intensity(self.intensity))
+
+
+def _random_windows(images: Tensor, height: int, width: int) -> Tensor:
+    n, _, full_height, full_width = images.shape
+    top = torch.randint(full_height - height + 1, (n,), device=images.device)
+    left = torch.randint(full_width - width + 1, (n,), device=images.device)
+    windows = images.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, tops, lefts, height, width), a view
+    return windows[torch.arange(n, device=images.device), :, top, left]
+
+
+def _large_enough(images: Tensor, size: int) -> Tensor:
+    height, width = images.shape[-2:]
+    if min(height, width) < size:
+        raise ValueError(
+            f"Cannot crop {size} × {size} from frames of {height} × {width}. Render larger frames, crop less, or use a shift."
+        )
+    return images
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name}={value} must be at least 1 pixel; leave the augmentation out (None) for none.")
+    return value

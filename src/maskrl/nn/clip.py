@@ -1,0 +1,76 @@
+"""The one data structure of the objectives: a clip of consecutive observations with their actions.
+
+Letters, fixed once: B clips, K steps, C channels, H W pixels, d latent, A action.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Clip:
+    """B stretches of K consecutive steps, each within an episode; `actions[:, k]` was taken at `obs[:, k]`.
+
+    Building one is the only shape gate: what passes here is trusted below.
+    """
+
+    obs: Tensor  # (B, K, C, H, W) uint8, the frames of a stack on the channel axis
+    actions: Tensor  # (B, K, A) float, one-hot when the action space is discrete; its dtype is the dtype of the pixels
+    valid: Tensor = None  # type: ignore[assignment]  # (B, K) bool, False past the end of the episode; all True if left out
+
+    def __post_init__(self) -> None:
+        obs, actions = self.obs, self.actions
+        if obs.dtype != torch.uint8 or obs.ndim != 5 or 0 in obs.shape:
+            raise ValueError(
+                f"Clip.obs must be uint8 of shape (B, K, C, H, W) without an empty axis; got {obs.dtype} of shape "
+                f"{tuple(obs.shape)}. Pass raw frames (0..255), clips first and channels before height and width."
+            )
+        steps = tuple(obs.shape[:2])
+        if not actions.is_floating_point() or actions.ndim != 3 or tuple(actions.shape[:2]) != steps:
+            raise ValueError(
+                f"Clip.actions must be floating point of shape (B, K, A) = ({steps[0]}, {steps[1]}, A) to go with obs "
+                f"{tuple(obs.shape)}; got {actions.dtype} of shape {tuple(actions.shape)}. "
+                "One-hot encode discrete actions: torch.nn.functional.one_hot(actions, A).float()."
+            )
+        if self.valid is None:
+            object.__setattr__(self, "valid", torch.ones(steps, dtype=torch.bool, device=obs.device))
+        if self.valid.dtype != torch.bool or tuple(self.valid.shape) != steps:
+            raise ValueError(
+                f"Clip.valid must be bool of shape (B, K) = {steps}; got {self.valid.dtype} of shape "
+                f"{tuple(self.valid.shape)}. Leave it out when every step is inside its episode."
+            )
+        if not obs.device == actions.device == self.valid.device:
+            raise ValueError(
+                f"The tensors of a clip must share a device; got obs on {obs.device}, actions on {actions.device}, "
+                f"valid on {self.valid.device}. Build the clip on one device, then use Clip.to(device)."
+            )
+        if not actions.isfinite().all():
+            raise ValueError(
+                f"Clip.actions must be finite; {int((~actions.isfinite()).sum())} of {actions.numel()} values are NaN or "
+                "infinite. Look for the policy or the replay that produced them."
+            )
+        if not self.valid.any(dim=1).all():
+            empty = (~self.valid.any(dim=1)).nonzero().flatten().tolist()
+            raise ValueError(
+                f"Every clip needs at least one valid step; clips {empty} have none. Draw their starts inside an episode."
+            )
+
+    def __len__(self) -> int:
+        return self.obs.shape[0]
+
+    @property
+    def length(self) -> int:
+        """K, the number of steps."""
+        return self.obs.shape[1]
+
+    def to(self, device: torch.device | str) -> "Clip":
+        return replace(self, obs=self.obs.to(device), actions=self.actions.to(device), valid=self.valid.to(device))
+
+
+def over_time(module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a per-image or per-vector module to every step: (B, K, …) → (B·K, …) → (B, K, …)."""
+    y = module(x.flatten(0, 1))
+    return y.reshape(*x.shape[:2], *y.shape[1:])

@@ -1,0 +1,99 @@
+"""Pixels to latent states. Encoders take floats in [0, 1] and are the agent's own: objectives only borrow them."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from maskrl.nn.layers import orthogonal_init, truncated_normal_init
+
+
+class Encoder(nn.Module):
+    """Two halves, because an agent may share the convolutions and an objective may mask between them."""
+
+    latent_dim: int
+    feature_shape: tuple[int, int, int]  # (F, h, w), what `features` returns for one observation
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """(N, C, H, W) in [0, 1] → (N, F, h, w)."""
+        raise NotImplementedError
+
+    def embed(self, features: Tensor) -> Tensor:
+        """(N, F, h, w) → (N, d)."""
+        raise NotImplementedError
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.embed(self.features(pixels))
+
+
+class ControlEncoder(Encoder):
+    """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults."""
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, int, int] = (9, 84, 84),
+        *,
+        filters: int = 64,
+        latent_dim: int = 50,
+        strides: Sequence[int] = (2, 1, 1, 1),
+        convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal",
+        linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal",
+    ) -> None:
+        super().__init__()
+        self.latent_dim = latent_dim
+        channels = [obs_shape[0], *[filters] * len(strides)]
+        kernels = [(3, stride) for stride in strides]
+        self.convolutions, self.feature_shape = _convolutions(obs_shape, channels, kernels)
+        self.linear = nn.Linear(math.prod(self.feature_shape), latent_dim)
+        self.norm = nn.LayerNorm(latent_dim)
+        orthogonal_init(self, delta=convolution_init == "delta_orthogonal")
+        if linear_init == "truncated_normal":
+            truncated_normal_init(self.linear)
+
+    def features(self, pixels: Tensor) -> Tensor:
+        maps: Tensor = self.convolutions(pixels)
+        return maps
+
+    def embed(self, features: Tensor) -> Tensor:
+        states: Tensor = self.norm(self.linear(features.flatten(1)))
+        return states
+
+
+class NatureEncoder(Encoder):
+    """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation."""
+
+    def __init__(self, obs_shape: tuple[int, int, int] = (4, 84, 84), *, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.convolutions, self.feature_shape = _convolutions(
+            obs_shape, [obs_shape[0], 32, 64, 64], [(8, 4), (4, 2), (3, 1)]
+        )
+        self.latent_dim = math.prod(self.feature_shape)
+
+    def features(self, pixels: Tensor) -> Tensor:
+        maps: Tensor = self.convolutions(pixels)
+        return maps
+
+    def embed(self, features: Tensor) -> Tensor:
+        flat = features.flatten(1)
+        low, high = flat.amin(dim=1, keepdim=True), flat.amax(dim=1, keepdim=True)
+        # The released code divides by zero when every unit of a map is dead; the epsilon makes that a zero vector.
+        return (flat - low) / (high - low + self.epsilon)
+
+
+def _convolutions(
+    obs_shape: tuple[int, int, int], channels: Sequence[int], kernels: Sequence[tuple[int, int]]
+) -> tuple[nn.Sequential, tuple[int, int, int]]:
+    """Unpadded convolutions with a ReLU after each, and the shape of the map they make of one observation."""
+    layers: list[nn.Module] = []
+    _, height, width = obs_shape
+    for fan_in, fan_out, (kernel, stride) in zip(channels[:-1], channels[1:], kernels, strict=True):
+        layers += [nn.Conv2d(fan_in, fan_out, kernel, stride), nn.ReLU()]
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    if height < 1 or width < 1:
+        raise ValueError(
+            f"Observations of shape {obs_shape} are too small for this encoder: its convolutions leave {height} × {width}. "
+            "Use larger frames, fewer layers or smaller strides."
+        )
+    return nn.Sequential(*layers), (channels[-1], height, width)

@@ -1,0 +1,121 @@
+"""Small building blocks and the two initialisations of the paper's networks."""
+
+import math
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers of the given widths with ReLU between them; 50, 100, 50 is a head of 10 150 parameters."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def orthogonal_init(module: M, *, delta: bool = True) -> M:
+    """SAC's initialisation: orthogonal linears, convolutions with gain √2, biases 0.
+
+    `delta` (CURL's choice) puts the orthogonal matrix into the centre tap of a kernel and zeros elsewhere.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight)
+        elif isinstance(layer, nn.Conv2d):
+            gain = nn.init.calculate_gain("relu")
+            if delta:
+                nn.init.zeros_(layer.weight)
+                height, width = layer.kernel_size
+                with torch.no_grad():
+                    centre = torch.empty(layer.out_channels, layer.in_channels)
+                    layer.weight[:, :, height // 2, width // 2] = nn.init.orthogonal_(centre, gain)
+            else:
+                nn.init.orthogonal_(layer.weight, gain)
+        else:
+            continue
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+def truncated_normal_init(module: M) -> M:
+    """The released MLR initialisation: linears N(0, 0.02²) cut at ±0.02 (so a realised std of 0.0108), biases 0, norms (1, 0)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.02, b=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.LayerNorm):
+            layer.reset_parameters()
+    return module
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights carry learned, factorised Gaussian noise (Fortunato et al., 2018).
+
+    The noise stays the same until `resample()`. In evaluation mode, and through `mean()`, the layer is its mean.
+    """
+
+    noise_in: Tensor
+    noise_out: Tensor
+
+    def __init__(self, fan_in: int, fan_out: int, sigma: float = 0.1) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(fan_in)
+        self.weight = nn.Parameter(torch.empty(fan_out, fan_in).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(fan_out).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((fan_out, fan_in), sigma / math.sqrt(fan_in)))
+        self.bias_sigma = nn.Parameter(torch.full((fan_out,), sigma / math.sqrt(fan_out)))
+        self.register_buffer("noise_in", torch.zeros(fan_in))
+        self.register_buffer("noise_out", torch.zeros(fan_out))
+        self.resample()
+
+    def resample(self) -> None:
+        for noise in (self.noise_in, self.noise_out):
+            noise.normal_()
+            noise.copy_(noise.sign() * noise.abs().sqrt())
+
+    def mean(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self.mean(x)
+        weight = self.weight + self.weight_sigma * self.noise_out.outer(self.noise_in)
+        return F.linear(x, weight, self.bias + self.bias_sigma * self.noise_out)
+
+
+class PixelDecoder(nn.Module):
+    """A latent state back to an observation in [0, 1], for the MLR-Pixel ablation: (N, d) → (N, C, H, W).
+
+    The layers of the decoder left in the released code; 396 553 parameters for 50 → 9 × 84 × 84.
+    """
+
+    def __init__(self, latent_dim: int, obs_shape: tuple[int, int, int], *, filters: int = 32) -> None:
+        super().__init__()
+        channels, self.height, self.width = obs_shape
+        # The map grows by 4, then by 2, and the last convolution takes 4 pixels off: 11 → 44 → 88 → 84.
+        rows, columns = math.ceil((self.height + 4) / 8), math.ceil((self.width + 4) / 8)
+        self.layers = nn.Sequential(
+            nn.Linear(latent_dim, filters * rows * columns),
+            nn.Unflatten(1, (filters, rows, columns)),
+            nn.Conv2d(filters, filters * 16, 3, padding=1),
+            nn.PixelShuffle(4),
+            nn.ReLU(),
+            nn.Conv2d(filters, filters * 4, 3, padding=1),
+            nn.PixelShuffle(2),
+            nn.ReLU(),
+            nn.ReflectionPad2d(1),
+            nn.Conv2d(filters, channels, 7),
+            nn.Tanh(),
+        )
+
+    def forward(self, states: Tensor) -> Tensor:
+        pixels: Tensor = self.layers(states)
+        return (pixels[..., : self.height, : self.width] + 1) / 2

@@ -1,0 +1,135 @@
+"""Which space-time cubes of a clip are hidden (paper, section 3.2 (i), and its ablation of masking strategies)."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Masker(Protocol):
+    """Anything that draws a `keep` for a clip and can paint over what is not kept."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible."""
+        ...
+
+    def hide(self, x: Tensor, keep: Tensor) -> Tensor:
+        """`x` with everything that is not kept painted over."""
+        ...
+
+
+@dataclass(frozen=True)
+class CubeMasker:
+    """Cut the clip into cubes of k steps × h × w pixels and hide a random share of them.
+
+    The three strategies of the paper are three shapes of cube: `CubeMasker((8, 10, 10))`, `CubeMasker.spatial(10)` and
+    `CubeMasker.temporal(8)`. All channels, hence all frames of a stack, share the cube.
+    """
+
+    cube: tuple[int, int | None, int | None] = (8, 10, 10)  # k × h × w; None is the whole side of the frame
+    ratio: float = 0.5  # η, the hidden share of the cubes
+    balanced: bool = True  # hide exactly η in every block of k steps (released code); False: η of the whole clip
+    rounding: Literal["floor", "ceil"] = "floor"  # of η · number of cubes
+    per_clip: bool = False  # False: one mask shared by the batch (released code); True: one for every clip
+    fill: int = (
+        0  # what stands where something is hidden, on the 0..255 scale; the paper's figure shows white, its code black
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.cube) != 3 or any(side is not None and side < 1 for side in self.cube) or self.cube[0] is None:
+            raise ValueError(
+                f"cube={self.cube} must be (steps, height, width) with every side at least 1 "
+                "(height and width may be None, the whole frame)."
+            )
+        if not 0 < self.ratio < 1:
+            raise ValueError(
+                f"ratio={self.ratio} must lie strictly between 0 (nothing hidden) and 1 (everything hidden); the paper uses 0.5."
+            )
+        if self.rounding not in ("floor", "ceil"):
+            raise ValueError(f"rounding={self.rounding!r} must be 'floor' or 'ceil'.")
+        if not 0 <= self.fill <= 255:
+            raise ValueError(f"fill={self.fill} must be a pixel value from 0 (black) to 255 (white).")
+
+    @classmethod
+    def spatial(cls, patch: int, **options: object) -> "CubeMasker":
+        """MLR-S: patches drawn anew for every step."""
+        return cls((1, patch, patch), **options)  # type: ignore[arg-type]
+
+    @classmethod
+    def temporal(cls, depth: int, **options: object) -> "CubeMasker":
+        """MLR-T: whole segments of `depth` steps. One cube fills a block, so the share is kept over the clip."""
+        return cls((depth, None, None), balanced=False, **options)  # type: ignore[arg-type]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible; drawn by torch's generator of that device."""
+        clips, steps, _, height, width = x.shape
+        blocks, rows, columns = self.grid(steps, height, width)
+        draws = clips if self.per_clip else 1
+        shape = (draws, blocks, rows * columns) if self.balanced else (draws, blocks * rows * columns)
+        order = torch.rand(shape, device=x.device).argsort(dim=-1).argsort(dim=-1)  # a random rank for every cube
+        keep = (order >= self._hidden_cubes(shape[-1])).view(draws, blocks, rows, columns)
+        step, row, column = (
+            _cell_of(side, cells, x.device) for side, cells in ((steps, blocks), (height, rows), (width, columns))
+        )
+        return keep[:, step][:, :, row][:, :, :, column].unsqueeze(2)
+
+    def hide(self, x: Tensor, keep: Tensor) -> Tensor:
+        """`x` with `fill` wherever `keep` is False. Any dtype: pixels, or feature maps when fill is 0."""
+        return torch.where(keep, x, torch.tensor(self.fill, dtype=x.dtype, device=x.device))
+
+    def grid(self, steps: int, height: int, width: int) -> tuple[int, int, int]:
+        """How many cubes fit along time, height and width. A patch that does not divide a side is stretched to fit."""
+        blocks = self.blocks(steps)
+        tall, wide = self.cube[1] or height, self.cube[2] or width
+        if tall > height or wide > width:
+            raise ValueError(
+                f"A cube of {tall} × {wide} pixels is larger than the frame of {height} × {width}. Lower mask.cube."
+            )
+        rows, columns = height // tall, width // wide
+        if height % tall or width % wide:
+            hidden = self.hidden_fraction(blocks, rows * columns)
+            warnings.warn(
+                f"A patch of {tall} × {wide} does not divide the frame of {height} × {width}: its {rows} × {columns} cells are "
+                f"{height / rows:.4g} × {width / columns:.4g} pixels on average, and {hidden:.1%} of them are hidden.",
+                stacklevel=3,
+            )
+        return blocks, rows, columns
+
+    def blocks(self, steps: int) -> int:
+        """How many cubes fit along a clip of so many steps."""
+        depth = self.cube[0]
+        if depth > steps:
+            raise ValueError(
+                f"A cube of {depth} steps is longer than the clip of {steps}. Lower mask.cube[0] or raise clip_length."
+            )
+        if steps % depth:
+            raise ValueError(
+                f"clip_length={steps} is not a multiple of the cube's depth {depth}, so the last block would be cut. "
+                f"Use a depth that divides {steps}, or a clip_length of {steps // depth * depth} or "
+                f"{(steps // depth + 1) * depth}."
+            )
+        return steps // depth
+
+    def hidden_fraction(self, blocks: int, cells: int) -> float:
+        """The true hidden share of `blocks` temporal blocks of `cells` cubes each, after rounding."""
+        cubes = cells if self.balanced else blocks * cells
+        return self._hidden_cubes(cubes) / cubes
+
+    def _hidden_cubes(self, cubes: int) -> int:
+        # 0.29 · 100 is 28.999… in floating point: round away that noise before rounding down or up.
+        exact = round(self.ratio * cubes, 9)
+        hidden = math.floor(exact) if self.rounding == "floor" else math.ceil(exact)
+        if not 0 < hidden < cubes:
+            raise ValueError(
+                f"ratio={self.ratio} of {cubes} cubes, rounded by {self.rounding}, hides {hidden}: nothing is left to "
+                f"{'predict' if hidden == 0 else 'see'}. Use smaller cubes, another ratio or the other rounding."
+            )
+        return hidden
+
+
+def _cell_of(length: int, cells: int, device: torch.device) -> Tensor:
+    """For every position along a side, the cell it lies in (nearest neighbour, as the released code enlarges its grid)."""
+    return torch.arange(length, device=device) * cells // length

@@ -1,0 +1,448 @@
+"""Mask-based Latent Reconstruction (Yu et al., NeurIPS 2022), sections 3.2 (i)-(iv) of the paper in the order of the paper.
+
+Hide random space-time cubes of a clip of K observations, encode the masked observations with the agent's own encoder f, let a
+small transformer φ with action tokens predict every latent state, and match the momentum projections of the unmasked
+observations by cosine. The decoder and the heads exist for this loss only; acting uses nothing but f.
+
+Every variant of the paper's ablations is a value of `MLRConfig`: a shape of cube, a corruption (pixels or features), a target
+(latents or pixels), or an argument of one of them.
+
+Departures, from the paper's text in favour of the released code unless said otherwise; docs/fidelity.md has the whole ledger:
+
+- The loss is ‖n(ŷ) − n(ȳ)‖², that is 2 − 2cos once the norms exceed the floor of 1e-3, not 1 − cos (`distance`).
+- Exactly η of the cubes are hidden in every temporal block, not of the clip as a whole (`mask.balanced`), and one mask serves all
+  clips of an update (`mask.per_clip`).
+- Positions are absolute within the clip, which is what the paper's formula says where its text says relative.
+- Momentum copies start as copies; the released code draws some of their layers anew (`momentum_init`).
+- Building the objective leaves the encoder as it is; the released code re-initialises its linear layer. That initialisation is
+  the encoder's own choice here (`linear_init`).
+- Steps past the end of an episode (`Clip.valid`) count neither in the loss nor in the attention; the released Atari code counts
+  them (`mask_after_done`). Our own choice; DMControl clips never have any.
+- MLR-F, MLR-Pixel, MLR-MoDec and the MSE distance were not released: the paper's sentences, filled in as the ledger says.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskrl.config import Config
+from maskrl.nn.augment import Augment, AugmentConfig, View
+from maskrl.nn.clip import Clip, over_time
+from maskrl.nn.decoder import LatentDecoder
+from maskrl.nn.encoders import Encoder
+from maskrl.nn.layers import PixelDecoder, mlp, truncated_normal_init
+from maskrl.nn.masking import CubeMasker, Masker
+from maskrl.nn.momentum import Borrowed, Momentum
+from maskrl.objectives.base import Host, Loss, Objective, Views
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class MLRViews(Views):
+    """A clip after its random half: hidden, moved, still uint8."""
+
+    masked: View  # (B, K, C, H', W'), what the online encoder sees
+    original: View  # (B, K, C, H', W'), what the target is made of
+    keep: Tensor  # (1 or B, K, 1, h, w) bool, True = visible: of frames, or of feature maps when those are masked
+    actions: Tensor  # (B, K, A)
+    valid: Tensor  # (B, K) bool
+
+
+class MLR(Objective[MLRViews]):
+    """The objective. Its parts are exchangeable values: see `Corruption`, `Target` and `MLRConfig.build`."""
+
+    name = "mlr"
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        clip_length: int,
+        corruption: "Corruption",
+        augment: Augment,
+        decoder: LatentDecoder,
+        target: "Target",
+        weight: float = 1.0,
+        masked_scale: float = 1.0,
+        mask_after_done: bool = True,
+    ) -> None:
+        super().__init__(host, clip_length=clip_length, weight=weight)
+        self.corruption, self.augment, self.decoder, self.target = corruption, augment, decoder, target
+        self.masked_scale, self.mask_after_done = masked_scale, mask_after_done
+
+    @torch.no_grad()
+    def views(self, clip: Clip) -> MLRViews:
+        """(i) Masking, then augmentation, drawn for every observation and anew for the target."""
+        self.check(clip)
+        hidden, keep = self.corruption.hide(clip.obs)
+        masked, original, keep = self.target.views(self.augment, hidden, clip.obs, keep, clip.actions.dtype)
+        return MLRViews(
+            masked=replace(masked, gain=masked.gain * self.masked_scale),
+            original=original,
+            keep=keep,
+            actions=clip.actions,
+            valid=clip.valid if self.mask_after_done else torch.ones_like(clip.valid),
+        )
+
+    def loss(self, views: MLRViews) -> Loss:
+        states = self.corruption.encode(self.host.encoder, views)  # (ii) encoding (B, K, d)
+        if states.shape[-1] != self.host.latent_dim:
+            raise ValueError(
+                f"The encoder returned latent states {states.shape[-1]} wide, but the host said latent_dim={self.host.latent_dim}."
+            )
+        decoded = self.decoder(states, views.actions, views.valid)  # (iii) decoding (B, K, d)
+        error, metrics = self.target(decoded, views)  # (iv) reconstruction (B, K)
+        per_clip = _mean_over_valid(error, views.valid)
+        watched = {"loss": per_clip.mean(), "hidden": 1 - views.keep.to(error.dtype).mean(), **metrics}
+        return Loss(per_clip, {f"{self.name}/{key}": value.detach() for key, value in watched.items()})
+
+
+# ── Where the cubes are hidden ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Corruption(Protocol):
+    """What is hidden, in two halves: before the augmentation, and inside the encoder."""
+
+    def hide(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, K, C, H, W) uint8 → what the augmentation gets, and keep (1 or B, K, 1, h, w)."""
+        ...
+
+    def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
+        """The latent states of the masked view, (B, K, d)."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaskedPixels:
+    """MLR: cubes of the frames are hidden before the augmentation, so a crop cuts the grid at a random phase."""
+
+    masker: Masker
+
+    def hide(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        keep = self.masker(obs)
+        return self.masker.hide(obs, keep), keep
+
+    def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
+        return over_time(encoder, views.masked.pixels())
+
+
+@dataclass(frozen=True)
+class MaskedFeatures:
+    """MLR-F: frames stay whole, and cubes of the encoder's convolutional maps are hidden."""
+
+    masker: Masker
+    feature_shape: tuple[int, int, int]  # (F, h, w)
+
+    def hide(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return obs, self.masker(obs[:, :, :1, :1, :1].expand(-1, -1, *self.feature_shape))
+
+    def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
+        assert isinstance(encoder, Encoder)  # MLRConfig.build has seen to it
+        features = over_time(encoder.features, views.masked.pixels())  # (B, K, F, h, w)
+        return over_time(encoder.embed, self.masker.hide(features, views.keep))
+
+
+# ── What is reconstructed ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Target(Protocol):
+    """What the decoded states must match, and which view of the clip that needs."""
+
+    def views(
+        self, augment: Augment, hidden: Tensor, obs: Tensor, keep: Tensor, dtype: torch.dtype
+    ) -> tuple[View, View, Tensor]:
+        """The masked and the original view, and keep as the loss will need it."""
+        ...
+
+    def __call__(self, decoded: Tensor, views: MLRViews) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, K, d) → the error of every step (B, K), and metrics."""
+        ...
+
+
+class LatentTarget(nn.Module):
+    """MLR: ŷ = q(g(ŝ)) must match ȳ = ḡ(f̄(o)), the momentum projection of the unmasked observation.
+
+    With a momentum decoder (MLR-MoDec), ȳ = ḡ(φ̄(f̄(o), a)).
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: Momentum,
+        projection: nn.Module,
+        momentum_projection: Momentum,
+        prediction: nn.Module,
+        distance: "Distance",
+        decoder: Momentum | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+        self.projection, self.momentum_projection, self.prediction = projection, momentum_projection, prediction
+        self.distance = distance
+
+    def views(
+        self, augment: Augment, hidden: Tensor, obs: Tensor, keep: Tensor, dtype: torch.dtype
+    ) -> tuple[View, View, Tensor]:
+        masked: View = augment(hidden, dtype)
+        original: View = augment(obs, dtype)
+        return masked, original, keep
+
+    def forward(self, decoded: Tensor, views: MLRViews) -> tuple[Tensor, dict[str, Tensor]]:
+        predicted = over_time(self.prediction, over_time(self.projection, decoded))  # ŷ (B, K, p)
+        with torch.no_grad():
+            states = over_time(self.encoder, views.original.pixels())  # s̄ (B, K, d)
+            if self.decoder is not None:
+                states = self.decoder(states, views.actions, views.valid)
+            target = over_time(self.momentum_projection, states)  # ȳ (B, K, p)
+        return self.distance(predicted, target), self._metrics(predicted.detach(), target, views.valid)
+
+    def _metrics(self, predicted: Tensor, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        direction = F.normalize(target, dim=-1)
+        cosine = (F.normalize(predicted, dim=-1) * direction).sum(dim=-1)
+        mean_direction = (direction * valid[..., None]).sum(dim=(0, 1)) / valid.sum()
+        return {
+            "cosine": _mean_over_valid(cosine, valid).mean(),
+            # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree. Collapse shows here first.
+            "target_std": (1 - mean_direction.square().sum()).clamp(min=0).sqrt(),
+        }
+
+
+class PixelTarget(nn.Module):
+    """MLR-Pixel: the decoded states must give back the same crop of the unmasked observation, without an intensity gain."""
+
+    def __init__(self, decoder: nn.Module, *, hidden_only: bool) -> None:
+        super().__init__()
+        self.decoder, self.hidden_only = decoder, hidden_only
+
+    def views(
+        self, augment: Augment, hidden: Tensor, obs: Tensor, keep: Tensor, dtype: torch.dtype
+    ) -> tuple[View, View, Tensor]:
+        # Moved together as channels of one image, so all three stay aligned.
+        aligned = [hidden, obs, *([keep.to(torch.uint8).expand(len(obs), -1, -1, -1, -1)] if self.hidden_only else [])]
+        moved = augment.move(torch.cat(aligned, dim=2))
+        masked, original, *moved_keep = torch.split(moved, [part.shape[2] for part in aligned], dim=2)
+        gain = torch.ones(obs.shape[:2], dtype=dtype, device=obs.device)
+        return View(masked, gain), View(original, gain), moved_keep[0].bool() if moved_keep else keep
+
+    def forward(self, decoded: Tensor, views: MLRViews) -> tuple[Tensor, dict[str, Tensor]]:
+        squared = (over_time(self.decoder, decoded) - views.original.pixels()).square()  # (B, K, C, H, W)
+        if not self.hidden_only:
+            return squared.mean(dim=(2, 3, 4)), {}
+        hidden = (~views.keep).expand_as(squared)
+        # A crop may show nothing hidden of a step (temporal masks do so by design): that step then costs nothing.
+        return (squared * hidden).sum(dim=(2, 3, 4)) / hidden.sum(dim=(2, 3, 4)).clamp(min=1), {}
+
+
+# ── How far a prediction is from its target ───────────────────────────────────────────────────────────────────────────
+
+Distance = Callable[[Tensor, Tensor], Tensor]  # (…, p), (…, p) → (…)
+
+
+@dataclass(frozen=True)
+class CosineDistance:
+    """scale · ‖n(ŷ) − n(ȳ)‖² with n(v) = v / max(‖v‖, floor): 2 − 2cos for scale 1, 1 − cos for scale ½, above the floor.
+
+    The floor is active early on, when predictions are tiny, and bounds the gradient there.
+    """
+
+    scale: float = 1.0
+    floor: float = 1e-3
+
+    def __call__(self, predicted: Tensor, target: Tensor) -> Tensor:
+        difference = F.normalize(predicted, dim=-1, eps=self.floor) - F.normalize(target, dim=-1, eps=self.floor)
+        return self.scale * difference.square().sum(dim=-1)
+
+
+def squared_distance(predicted: Tensor, target: Tensor) -> Tensor:
+    return (predicted - target).square().mean(dim=-1)
+
+
+def _mean_over_valid(values: Tensor, valid: Tensor) -> Tensor:
+    """(B, K), (B, K) → (B,)."""
+    return (values * valid).sum(dim=1) / valid.sum(dim=1)
+
+
+# ── Configuration: the paper's ablation section as values. `build` is the only reader ─────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskConfig(Config):
+    """Which cubes are hidden; see `CubeMasker`."""
+
+    strategy: Literal["cube", "spatial", "temporal"] = "cube"  # MLR, MLR-S, MLR-T
+    cube: tuple[int, int, int] = (8, 10, 10)  # k × h × w; spatial ignores k, temporal h and w
+    ratio: float = 0.5  # η
+    balanced: bool = True  # η in every block of k steps; temporal masks are always drawn over the clip
+    rounding: Literal["floor", "ceil"] = "floor"
+    per_clip: bool = False
+    fill: int = 0
+    feature_patch: int = 5  # side of a cube when feature maps are masked: 5 map cells ≙ 10 pixels at stride 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.build()  # refuses impossible values now
+        self.build(of="features")
+
+    def build(self, *, of: Literal["pixels", "features"] = "pixels") -> CubeMasker:
+        depth, height, width = self.cube if of == "pixels" else (self.cube[0], self.feature_patch, self.feature_patch)
+        sides: dict[str, tuple[int, int | None, int | None]] = {
+            "cube": (depth, height, width),
+            "spatial": (1, height, width),
+            "temporal": (depth, None, None),
+        }
+        return CubeMasker(
+            sides[self.strategy],
+            ratio=self.ratio,
+            balanced=self.balanced and self.strategy != "temporal",
+            rounding=self.rounding,
+            per_clip=self.per_clip,
+            fill=self.fill if of == "pixels" else 0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLRConfig(Config):
+    """The paper's MLR on DMControl, and every variant of it one field away."""
+
+    kind: Literal["mlr"] = "mlr"
+    weight: float = 1.0  # λ
+    clip_length: int = 16  # K
+    mask: MaskConfig = field(default_factory=MaskConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    corrupt: Literal["pixels", "features"] = "pixels"  # features: MLR-F
+    masked_input_scale: Literal["unit", "raw255"] = "unit"  # raw255: the released Atari code's unscaled masked branch
+    action_tokens: bool = True  # False: MLR w.o. ActTok
+    decoder_depth: int = 2  # L
+    decoder_width: int | None = None  # None: as wide as the latent, the paper's
+    reconstruct: Literal["latents", "pixels"] = "latents"  # pixels: MLR-Pixel
+    pixel_loss_on: Literal["all", "hidden"] = "all"
+    projection: Literal["mlp", "q", "none"] = "mlp"  # q: the host's own Q layers (Atari)
+    prediction: Literal["mlp", "linear", "none"] = "mlp"  # linear: Atari
+    head_width: int = 100  # hidden width of the mlp heads
+    distance: Literal["2-2cos", "1-cos", "mse"] = "2-2cos"
+    norm_floor: float = 1e-3
+    momentum: float = 0.95  # m
+    momentum_decoder: bool = False  # True: MLR-MoDec
+    momentum_init: Literal["copy", "independent"] = "copy"
+    init: Literal["truncated_normal", "torch"] = (
+        "truncated_normal"  # of φ and the heads; torch: the released Atari code's
+    )
+    mask_after_done: bool = True  # False: steps past an episode's end count, as in the released Atari code
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip_length < 2:
+            raise ValueError(
+                f"clip_length={self.clip_length} must be at least 2: a clip needs context. The paper uses 16."
+            )
+        for name, value, paper in (
+            ("weight", self.weight, 1),
+            ("decoder_depth", self.decoder_depth, 2),
+            ("decoder_width", self.decoder_width, None),
+            ("head_width", self.head_width, 100),
+            ("norm_floor", self.norm_floor, 1e-3),
+        ):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be positive; the paper's value is {paper}.")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"momentum={self.momentum} must be in [0, 1); the paper uses 0.95 on DMControl and 0 on Atari."
+            )
+        if self.corrupt == "features" and self.reconstruct == "pixels" and self.pixel_loss_on == "hidden":
+            raise ValueError(
+                "corrupt='features' hides no pixels, so pixel_loss_on='hidden' has none to count: use pixel_loss_on='all'."
+            )
+        self.mask.build(of=self.corrupt).blocks(self.clip_length)
+
+    def build(self, host: Host) -> MLR:
+        decoder = self._initialised(
+            LatentDecoder(
+                host.latent_dim,
+                host.action_dim,
+                depth=self.decoder_depth,
+                action_tokens=self.action_tokens,
+                width=self.decoder_width,
+            )
+        )
+        return MLR(
+            host,
+            clip_length=self.clip_length,
+            corruption={"pixels": self._masked_pixels, "features": self._masked_features}[self.corrupt](host),
+            augment=self.augment.build(),
+            decoder=decoder,
+            target={"latents": self._latent_target, "pixels": self._pixel_target}[self.reconstruct](host, decoder),
+            weight=self.weight,
+            masked_scale={"unit": 1.0, "raw255": 255.0}[self.masked_input_scale],
+            mask_after_done=self.mask_after_done,
+        )
+
+    def _masked_pixels(self, host: Host) -> Corruption:
+        return MaskedPixels(self.mask.build())
+
+    def _masked_features(self, host: Host) -> Corruption:
+        if not isinstance(host.encoder, Encoder):
+            raise TypeError(
+                f"corrupt='features' needs an encoder in two halves (maskrl.nn.encoders.Encoder: features, embed, feature_shape); "
+                f"got {type(host.encoder).__name__}. Subclass it, or use corrupt='pixels'."
+            )
+        return MaskedFeatures(self.mask.build(of="features"), host.encoder.feature_shape)
+
+    def _latent_target(self, host: Host, decoder: LatentDecoder) -> Target:
+        projection, width = self._projection(host)
+        heads: dict[str, Callable[[], nn.Module]] = {
+            "mlp": lambda: mlp(width, self.head_width, width),
+            "linear": lambda: nn.Linear(width, width),
+            "none": nn.Identity,
+        }
+        distances: dict[str, Distance] = {
+            "2-2cos": CosineDistance(1.0, self.norm_floor),
+            "1-cos": CosineDistance(0.5, self.norm_floor),
+            "mse": squared_distance,
+        }
+        return LatentTarget(
+            encoder=self._momentum(host.encoder),
+            projection=Borrowed(projection) if self.projection == "q" else projection,
+            momentum_projection=self._momentum(projection),
+            prediction=self._initialised(heads[self.prediction]()),
+            distance=distances[self.distance],
+            decoder=self._momentum(decoder) if self.momentum_decoder else None,
+        )
+
+    def _projection(self, host: Host) -> tuple[nn.Module, int]:
+        """The projection head g and the width of what it returns."""
+        d = host.latent_dim
+        if self.projection == "none":
+            return nn.Identity(), d
+        if self.projection == "mlp":
+            return self._initialised(mlp(d, self.head_width, d)), d
+        if host.q_projection is None:
+            raise ValueError(
+                "projection='q' projects by the first layers of the host's Q head, but Host.q_projection is None. "
+                "Pass them, or use projection='mlp'."
+            )
+        with torch.no_grad():
+            like = next(host.q_projection.parameters())
+            return host.q_projection, host.q_projection(like.new_zeros(1, d)).shape[-1]
+
+    def _pixel_target(self, host: Host, decoder: LatentDecoder) -> Target:
+        if host.obs_shape is None:
+            raise ValueError(
+                "reconstruct='pixels' must know what to draw: pass Host(obs_shape=(C, H, W)), as the encoder sees it after "
+                "augmentation."
+            )
+        return PixelTarget(PixelDecoder(host.latent_dim, host.obs_shape), hidden_only=self.pixel_loss_on == "hidden")
+
+    def _momentum(self, online: nn.Module) -> Momentum:
+        slow = Momentum(online, self.momentum)
+        if self.momentum_init == "independent":
+            truncated_normal_init(slow.copy)
+        return slow
+
+    def _initialised(self, module: M) -> M:
+        """Only what the objective owns passes here, never the host's."""
+        return truncated_normal_init(module) if self.init == "truncated_normal" else module

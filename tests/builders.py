@@ -1,0 +1,56 @@
+"""Small things to test with: everything is tiny, double precision, and drawn from the current torch seed."""
+
+import torch
+from torch import Tensor, nn
+
+from maskrl import AugmentConfig, Clip, ControlEncoder, Host, MaskConfig, MLRConfig
+from maskrl.nn.layers import NoisyLinear
+
+FRAME, CROP, STEPS, ACTIONS, LATENT = 28, 24, 8, 2, 10
+
+
+class QProjection(nn.Module):
+    """The first layers of a dueling head, as an Atari agent lends them: mean weights, value first."""
+
+    def __init__(self, latent_dim: int, width: int) -> None:
+        super().__init__()
+        self.value, self.advantage = NoisyLinear(latent_dim, width), NoisyLinear(latent_dim, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.cat([self.value.mean(states), self.advantage.mean(states)], dim=-1)
+
+
+def tiny_host() -> Host:
+    """An encoder whose map is 4 × 5 × 5, a Q projection of width 6, in double precision."""
+    encoder = ControlEncoder((3, CROP, CROP), filters=4, latent_dim=LATENT, linear_init="truncated_normal")
+    return Host(
+        encoder.double(),
+        latent_dim=LATENT,
+        action_dim=ACTIONS,
+        q_projection=QProjection(LATENT, 3).double(),
+        obs_shape=(3, CROP, CROP),
+    )
+
+
+def tiny_clip(clips: int = 5, steps: int = STEPS) -> Clip:
+    obs = torch.randint(256, (clips, steps, 3, FRAME, FRAME), dtype=torch.uint8)
+    return Clip(obs, torch.rand(clips, steps, ACTIONS, dtype=torch.float64) * 2 - 1)
+
+
+def tiny_mlr(**changes: object) -> MLRConfig:
+    """MLR at the size of `tiny_host`: 2 blocks of 4 steps, 4 × 4 cells of 7 pixels."""
+    settings: dict[str, object] = {
+        "clip_length": STEPS,
+        "mask": tiny_mask(),
+        "augment": AugmentConfig(crop=CROP),
+        "head_width": 12,
+    }
+    return MLRConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+def tiny_mask(**changes: object) -> MaskConfig:
+    return MaskConfig(**({"cube": (4, 7, 7), "feature_patch": 1} | changes))  # type: ignore[arg-type]
+
+
+def parameters_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,228 @@
+"""What every objective, and every variant of MLR in the paper, must do. A new variant is tested by being listed here."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from builders import CROP, tiny_clip, tiny_host, tiny_mask, tiny_mlr
+from maskrl import AugmentConfig, AuxiliaryStep, Clip, MLRConfig, Objective
+from maskrl.nn.momentum import Momentum
+
+VARIANTS: dict[str, MLRConfig] = {
+    "MLR": tiny_mlr(),
+    "MLR-S": tiny_mlr(mask=tiny_mask(strategy="spatial")),
+    "MLR-T": tiny_mlr(mask=tiny_mask(strategy="temporal")),
+    "MLR-F": tiny_mlr(corrupt="features"),
+    "MLR-F, spatial": tiny_mlr(corrupt="features", mask=tiny_mask(strategy="spatial")),
+    "MLR-Pixel": tiny_mlr(reconstruct="pixels"),
+    "MLR-Pixel, hidden pixels": tiny_mlr(reconstruct="pixels", pixel_loss_on="hidden"),
+    "MLR-F, pixels": tiny_mlr(corrupt="features", reconstruct="pixels"),
+    "MLR w.o. ActTok": tiny_mlr(action_tokens=False),
+    "MLR-MoDec": tiny_mlr(momentum_decoder=True),
+    "L=1": tiny_mlr(decoder_depth=1),
+    "L=4": tiny_mlr(decoder_depth=4),
+    "L=8": tiny_mlr(decoder_depth=8),
+    "1-cos": tiny_mlr(distance="1-cos"),
+    "MSE": tiny_mlr(distance="mse"),
+    "no heads": tiny_mlr(projection="none", prediction="none"),
+    "prediction only": tiny_mlr(projection="none"),
+    "projection only": tiny_mlr(prediction="none"),
+    "Q projection (Atari)": tiny_mlr(projection="q", prediction="linear", init="torch", momentum=0.0),
+    "raw255 masked branch (Atari)": tiny_mlr(masked_input_scale="raw255"),
+    "K=4": tiny_mlr(clip_length=4),
+    "K=12": tiny_mlr(clip_length=12),
+    "ratio 0.25": tiny_mlr(mask=tiny_mask(ratio=0.25)),
+    "ratio 0.9, ceil": tiny_mlr(mask=tiny_mask(ratio=0.9, rounding="ceil")),
+    "cube depth 2": tiny_mlr(mask=tiny_mask(cube=(2, 7, 7))),
+    "cube 14": tiny_mlr(mask=tiny_mask(cube=(4, 14, 14))),
+    "over the whole clip": tiny_mlr(mask=tiny_mask(balanced=False)),
+    "one mask per clip": tiny_mlr(mask=tiny_mask(per_clip=True)),
+    "one mask per clip, features": tiny_mlr(mask=tiny_mask(per_clip=True), corrupt="features"),
+    "white cubes": tiny_mlr(mask=tiny_mask(fill=255)),
+    "shift": tiny_mlr(augment=AugmentConfig(crop=CROP, shift=2)),
+    "no augmentation but the crop": tiny_mlr(augment=AugmentConfig(crop=CROP, intensity=0.0)),
+    "narrow decoder": tiny_mlr(decoder_width=4),
+    "independent momentum": tiny_mlr(momentum_init="independent"),
+    "past the end counts": tiny_mlr(mask_after_done=False),
+}
+
+each_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def build(config: MLRConfig) -> Objective:
+    return config.build(tiny_host()).double()
+
+
+def clip_for(config: MLRConfig, clips: int = 5) -> Clip:
+    return tiny_clip(clips, config.clip_length)
+
+
+def cut_short(clip: Clip) -> Clip:
+    """The same clip, whose first episode ends after two steps."""
+    valid = clip.valid.clone()
+    valid[0, 2:] = False
+    return replace(clip, valid=valid)
+
+
+def trained(objective: Objective) -> dict[str, nn.Parameter]:
+    """What the objective may move: the host's parameters and its own that are not frozen."""
+    host = objective.host
+    named = {f"encoder.{name}": p for name, p in host.encoder.named_parameters()}
+    named |= {f"q_projection.{name}": p for name, p in host.q_projection.named_parameters()}
+    return named | {name: p for name, p in objective.named_parameters() if p.requires_grad}
+
+
+def gradients(objective: Objective) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in trained(objective).items() if p.grad is not None}
+
+
+@each_variant
+def test_building_leaves_the_host_bit_identical_and_unregistered(config: MLRConfig):
+    host = tiny_host()
+    before = copy.deepcopy((host.encoder.state_dict(), host.q_projection.state_dict()))
+    objective = config.build(host)
+    for module, state in zip((host.encoder, host.q_projection), before, strict=True):
+        assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+    borrowed = set(host.parameters())
+    assert not borrowed & set(objective.parameters())
+    assert all(parameter.requires_grad for parameter in borrowed)
+
+
+@each_variant
+def test_the_loss_is_one_finite_number_per_clip_with_named_metrics(config: MLRConfig):
+    loss = build(config)(clip_for(config))
+    assert loss.per_clip.shape == (5,)
+    assert loss.per_clip.isfinite().all()
+    assert {"mlr/loss", "mlr/hidden"} <= loss.metrics.keys()
+    assert all(value.ndim == 0 and not value.requires_grad for value in loss.metrics.values())
+    torch.testing.assert_close(loss.metrics["mlr/loss"], loss.per_clip.detach().mean())
+
+
+@each_variant
+def test_the_gradient_reaches_the_encoder_and_no_momentum_copy(config: MLRConfig):
+    objective = build(config)
+    objective(clip_for(config)).per_clip.mean().backward()
+    assert all(p.grad is not None and p.grad.any() for p in objective.host.encoder.parameters())
+    for module in objective.modules():
+        if isinstance(module, Momentum):
+            assert all(p.grad is None and not p.requires_grad for p in module.parameters())
+
+
+@each_variant
+def test_one_step_moves_what_is_trained_and_nothing_else(config: MLRConfig):
+    objective = build(config)
+    step = AuxiliaryStep(objective, learning_rate=1e-3, schedule="constant", momentum_every=2)
+    step.updates = 1  # an update after which no momentum copy moves
+    everything = {**dict(objective.named_parameters()), **trained(objective)}
+    before = {name: p.detach().clone() for name, p in everything.items()}
+    metrics = step(clip_for(config))
+    moved = {name for name, p in everything.items() if not torch.equal(p, before[name])}
+    with_gradient = {name for name, p in trained(objective).items() if p.grad is not None and p.grad.any()}
+    assert moved == with_gradient
+    assert any(name.startswith("encoder.") for name in moved)
+    assert not any("sigma" in name for name in moved)
+    assert any(name.startswith("q_projection.") for name in moved) == (config.projection == "q")
+    assert metrics["mlr/gradient_norm"] > 0
+
+
+@each_variant
+def test_update_momentum_moves_only_copies(config: MLRConfig):
+    objective = build(config)
+    with torch.no_grad():
+        for parameter in trained(objective).values():
+            parameter.add_(1.0)
+    before = {
+        name: p.detach().clone() for name, p in {**dict(objective.named_parameters()), **trained(objective)}.items()
+    }
+    objective.update_momentum()
+    for name, p in {**dict(objective.named_parameters()), **trained(objective)}.items():
+        assert torch.equal(p, before[name]) == p.requires_grad, name
+
+
+@each_variant
+@pytest.mark.parametrize("size", [1, 2])
+def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, size: int):
+    objective = build(config)
+    views = objective.views(cut_short(clip_for(config)))
+    whole = objective.loss(views)
+    whole.per_clip.mean().backward()
+    expected = gradients(objective)
+    for parameter in trained(objective).values():
+        parameter.grad = None
+    pieces = []
+    for piece in views.split(size):
+        per_clip = objective.loss(piece).per_clip
+        (per_clip.sum() / 5).backward()
+        pieces.append(per_clip)
+    torch.testing.assert_close(torch.cat(pieces), whole.per_clip, rtol=0, atol=1e-10)
+    actual = gradients(objective)
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name], rtol=0, atol=1e-10)
+
+
+@each_variant
+def test_the_loss_is_deterministic_and_the_views_are_seeded(config: MLRConfig):
+    objective, clip = build(config), clip_for(config)
+    views = objective.views(clip)
+    assert torch.equal(objective.loss(views).per_clip, objective.loss(views).per_clip)
+    losses = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        losses.append(objective(clip).per_clip)
+    assert torch.equal(losses[0], losses[1])
+    assert not torch.equal(losses[0], losses[2])
+
+
+@each_variant
+def test_permuting_the_clips_permutes_the_loss(config: MLRConfig):
+    # Without augmentation, and with one mask for all, the draws do not depend on the order of the clips.
+    still = replace(
+        config,
+        augment=AugmentConfig(crop=None, intensity=0.0),
+        mask=replace(config.mask, per_clip=False, cube=(4, 6, 6)),
+    )
+    objective, clip, order = build(still), clip_for(config), torch.tensor([3, 0, 4, 1, 2])
+    clip = cut_short(replace(clip, obs=clip.obs[..., :CROP, :CROP]))
+    torch.manual_seed(1)
+    straight = objective(clip).per_clip
+    torch.manual_seed(1)
+    permuted = objective(Clip(clip.obs[order], clip.actions[order], clip.valid[order])).per_clip
+    torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-10)
+
+
+@each_variant
+def test_what_happens_past_the_end_of_an_episode_does_not_change_the_loss(config: MLRConfig):
+    objective, clip = build(config), cut_short(clip_for(config))
+    actions, obs = clip.actions.clone(), clip.obs.clone()
+    actions[0, 2:], obs[0, 2:] = 0.7, 99
+    losses = []
+    for variation in (clip, replace(clip, obs=obs, actions=actions)):
+        torch.manual_seed(1)
+        losses.append(objective(variation).per_clip)
+    unchanged = (losses[0] - losses[1]).abs() < 1e-12
+    assert unchanged[1:].all()
+    assert unchanged[0] == config.mask_after_done
+
+
+@each_variant
+def test_state_round_trips_and_the_next_step_is_bit_equal(config: MLRConfig):
+    def fresh(seed: int) -> AuxiliaryStep:
+        torch.manual_seed(seed)
+        return AuxiliaryStep(build(config), learning_rate=1e-3, warmup_updates=2)
+
+    first, second, clip = fresh(1), fresh(2), clip_for(config)
+    for _ in range(3):
+        first(clip)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for name in ("encoder", "q_projection"):  # the host's to save and load
+        getattr(second.objective.host, name).load_state_dict(getattr(first.objective.host, name).state_dict())
+    for step in (first, second):
+        torch.manual_seed(5)
+        step(clip)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters, second.parameters, strict=True))
+    for a, b in zip(first.objective.state_dict().values(), second.objective.state_dict().values(), strict=True):
+        assert torch.equal(a, b)

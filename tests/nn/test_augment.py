@@ -1,0 +1,99 @@
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from maskrl import AugmentConfig
+from maskrl.nn.augment import Augment, CenterCrop, Intensity, RandomCrop, RandomShift, View
+
+
+def coordinates(n: int, size: int) -> Tensor:
+    """Images whose two channels hold the row and the column of every pixel."""
+    axis = torch.arange(size, dtype=torch.uint8)
+    return torch.stack(torch.meshgrid(axis, axis, indexing="ij")).expand(n, 2, size, size).contiguous()
+
+
+def test_random_crops_reach_all_17_by_17_places_and_no_others():
+    corners = RandomCrop(84)(coordinates(6000, 100))[:, :, 0, 0]
+    assert {tuple(corner) for corner in corners.tolist()} == {(y, x) for y in range(17) for x in range(17)}
+
+
+def test_random_shifts_reach_all_9_by_9_places_and_repeat_the_border():
+    images = coordinates(3000, 84)
+    shifted = RandomShift(4)(images).int()
+    offset = shifted[:, :, 40, 40] - 40
+    assert {tuple(o) for o in offset.tolist()} == {(y, x) for y in range(-4, 5) for x in range(-4, 5)}
+    axis = torch.arange(84)
+    assert torch.equal(shifted[:, 0, :, 0], (axis + offset[:, :1]).clamp(0, 83).int())
+    assert torch.equal(shifted[:, 1, 0, :], (axis + offset[:, 1:]).clamp(0, 83).int())
+
+
+def test_the_centre_crop_of_100_to_84_starts_at_8():
+    assert CenterCrop(84)(coordinates(1, 100))[0, :, 0, 0].tolist() == [8, 8]
+
+
+@given(size=st.integers(1, 12), extra=st.integers(0, 6), n=st.integers(1, 5), seed=st.integers(0, 50))
+def test_a_crop_is_a_window_of_its_image(size: int, extra: int, n: int, seed: int):
+    torch.manual_seed(seed)
+    images = torch.randint(256, (n, 3, size + extra, size + extra + 1), dtype=torch.uint8)
+    where = torch.stack(torch.meshgrid(torch.arange(size + extra), torch.arange(size + extra + 1), indexing="ij"))
+    cropped = RandomCrop(size)(torch.cat([images, where.to(torch.uint8).expand(n, -1, -1, -1)], dim=1))
+    for image, crop in zip(images, cropped, strict=True):
+        top, left = crop[3:, 0, 0].tolist()
+        assert torch.equal(crop[:3], image[:, top : top + size, left : left + size])
+
+
+@pytest.mark.parametrize("make", [lambda: RandomCrop(20), lambda: CenterCrop(20), lambda: RandomShift(4)])
+def test_geometry_keeps_uint8_and_takes_any_number_of_channels(make: Callable[[], nn.Module]):
+    for channels in (1, 4, 9):
+        moved = make()(torch.zeros(2, channels, 24, 24, dtype=torch.uint8))
+        assert moved.dtype == torch.uint8
+        assert moved.shape[:2] == (2, channels)
+
+
+def test_intensity_is_a_gain_between_0_9_and_1_1_around_1():
+    gain = Intensity(0.05)(torch.Size([20_000]), dtype=torch.float64, device=torch.device("cpu"))
+    assert (gain.min().item(), gain.max().item()) == (pytest.approx(0.9), pytest.approx(1.1))
+    assert gain.mean().item() == pytest.approx(1, abs=0.002)
+    assert gain.unique().numel() > 10_000  # one for every observation
+
+
+def test_a_view_becomes_float_only_when_asked():
+    view = View(torch.full((2, 3, 1, 4, 4), 51, dtype=torch.uint8), torch.tensor([[1.0, 2.0, 0.5]] * 2))
+    assert view.pixels()[:, :, 0, 0, 0].tolist() == [[pytest.approx(x) for x in (0.2, 0.4, 0.1)]] * 2
+
+
+def test_every_observation_of_a_clip_moves_on_its_own_and_its_channels_together():
+    obs = coordinates(1, 100)[None].expand(8, 16, 2, 100, 100)
+    view = AugmentConfig(crop=84).build()(torch.cat([obs, obs], dim=2))
+    corners = view.obs[..., 0, 0]
+    assert torch.equal(corners[:, :, :2], corners[:, :, 2:])
+    assert len({tuple(c) for c in corners[:, :, :2].flatten(0, 1).tolist()}) > 60  # of 128 draws from 289 places
+    assert view.gain.shape == (8, 16)
+
+
+def test_no_augmentation_is_a_value():
+    augment = AugmentConfig(crop=None, intensity=0.0).build()
+    obs = torch.randint(256, (2, 3, 1, 8, 8), dtype=torch.uint8)
+    assert isinstance(augment, Augment)
+    torch.testing.assert_close(augment(obs).pixels(), obs.float() / 255)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "seen"),
+    [
+        (lambda: RandomCrop(84)(torch.zeros(1, 1, 64, 100)), "Cannot crop 84 × 84 from frames of 64 × 100"),
+        (lambda: CenterCrop(84)(torch.zeros(1, 1, 100, 64)), "Cannot crop 84 × 84 from frames of 100 × 64"),
+        (lambda: RandomCrop(0), "size=0 must be at least 1"),
+        (lambda: RandomShift(0), "pad=0 must be at least 1"),
+        (lambda: Intensity(0.5), "intensity=0.5 must be in [0, 0.5)"),
+        (lambda: Intensity(-0.1), "intensity=-0.1"),
+    ],
+)
+def test_an_impossible_augmentation_is_refused(attempt: Callable[[], object], seen: str):
+    with pytest.raises(ValueError, match=re.escape(seen)):
+        attempt()

@@ -1,0 +1,76 @@
+import re
+
+import pytest
+import torch
+
+from builders import parameters_of
+from maskrl import ControlEncoder, NatureEncoder
+
+
+def test_the_control_encoder_has_the_papers_4_036_182_parameters():
+    encoder = ControlEncoder((9, 84, 84), filters=64)
+    assert parameters_of(encoder) == 4_036_182
+    assert encoder.feature_shape == (64, 35, 35)
+    assert parameters_of(ControlEncoder((9, 84, 84), filters=32)) == 1_990_518
+
+
+def test_the_nature_encoder_has_77_984_parameters_and_3136_latents():
+    encoder = NatureEncoder((4, 84, 84))
+    assert parameters_of(encoder) == 77_984
+    assert encoder.feature_shape == (64, 7, 7)
+    assert encoder.latent_dim == 3136
+
+
+@pytest.mark.parametrize("strides", [(2, 1, 1, 1), (2, 2, 1, 1), (2, 2)])
+def test_the_announced_shapes_are_the_real_ones(strides: tuple[int, ...]):
+    encoder = ControlEncoder((3, 40, 32), filters=5, latent_dim=7, strides=strides)
+    pixels = torch.rand(2, 3, 40, 32)
+    features = encoder.features(pixels)
+    assert features.shape == (2, *encoder.feature_shape)
+    assert encoder(pixels).shape == (2, 7)
+    assert torch.equal(encoder(pixels), encoder.embed(features))
+
+
+def test_delta_orthogonal_convolutions_are_orthogonal_in_the_centre_and_zero_elsewhere():
+    weight = ControlEncoder(filters=16).convolutions[2].weight.detach()  # 16 → 16
+    centre = weight[:, :, 1, 1]
+    torch.testing.assert_close(centre @ centre.T, 2 * torch.eye(16))  # gain √2
+    weight[:, :, 1, 1] = 0
+    assert not weight.any()
+
+
+def test_orthogonal_convolutions_are_orthogonal_over_the_whole_kernel():
+    weight = ControlEncoder(filters=16, convolution_init="orthogonal").convolutions[2].weight.detach().flatten(1)
+    torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(16))
+
+
+def test_the_linear_layer_is_orthogonal_or_a_truncated_normal_of_std_0_0108():
+    orthogonal = ControlEncoder().linear.weight.detach()
+    torch.testing.assert_close(orthogonal @ orthogonal.T, torch.eye(50), atol=1e-5, rtol=0)
+    assert orthogonal.std().item() == pytest.approx(0.0036, abs=5e-5)  # 1/√78400
+    truncated = ControlEncoder(linear_init="truncated_normal").linear
+    assert truncated.weight.std().item() == pytest.approx(0.0108, abs=5e-5)
+    assert truncated.weight.abs().max().item() <= 0.02
+    assert not truncated.bias.any()
+
+
+def test_nature_latents_fill_the_unit_interval_for_every_observation():
+    latent = NatureEncoder()(torch.rand(3, 4, 84, 84) * torch.tensor([1.0, 0.1, 10.0])[:, None, None, None])
+    torch.testing.assert_close(latent.amin(dim=1), torch.zeros(3))
+    torch.testing.assert_close(latent.amax(dim=1), torch.ones(3), atol=1e-2, rtol=0)
+
+
+def test_a_dead_map_is_zero_and_not_nan():
+    encoder = NatureEncoder()
+    with torch.no_grad():
+        for layer in encoder.convolutions[::2]:
+            layer.bias.fill_(-100.0)
+    pixels = torch.rand(2, 4, 84, 84)
+    assert not encoder(pixels).any()
+    encoder(pixels).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in encoder.parameters())
+
+
+def test_frames_too_small_for_the_convolutions_are_refused():
+    with pytest.raises(ValueError, match=re.escape("(3, 8, 8) are too small for this encoder")):
+        ControlEncoder((3, 8, 8))
