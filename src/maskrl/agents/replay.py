@@ -1,0 +1,363 @@
+"""What the agent has lived through. Every frame is stored once; stacks of frames are built when they are read.
+
+An episode of T transitions takes T + 1 slots, one for each of its frames. Frames are numbered from the first one ever
+added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's seam is the one comparison `t < next`.
+`draw` says *where* to read, `transitions` and `clips` *what*; another way of drawing only has to return a `Draw`.
+"""
+
+import shutil
+import warnings
+from dataclasses import dataclass, fields
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from maskrl.nn.clip import Clip
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where to read: the numbers of B frames, each with a transition to follow, and the weights of their losses."""
+
+    starts: Index  # (B,)
+    weights: Tensor  # (B,) float32, importance weights; all 1 in a uniform draw
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """B transitions of up to n steps: the target of a value at `obs` is `rewards + discounts · value(next_obs)`."""
+
+    obs: Tensor  # (B, C, H, W) uint8
+    actions: Tensor  # (B, A) float32, one-hot when the action space is discrete
+    rewards: Tensor  # (B,) float32, the discounted sum over the m ≤ n steps taken
+    next_obs: Tensor  # (B, C, H, W) uint8, after m steps
+    discounts: Tensor  # (B,) float32, discount**m, and 0 after a termination
+
+    def __len__(self) -> int:
+        return self.obs.shape[0]
+
+    def to(self, device: torch.device | str) -> "Transitions":
+        return Transitions(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+
+class Replay:
+    """The newest transitions, at least `capacity` of them as long as episodes have 100 decisions or more.
+
+    In memory, or with a `directory` in files that outlive the process. `reserve` is the number of frames that may be
+    written after a checkpoint before they replace one that the checkpoint needs: what an exact resume from files costs.
+    """
+
+    def __init__(
+        self,
+        *,
+        frame_shape: tuple[int, int, int],  # (c, H, W) of one frame
+        action_dim: int,
+        frame_stack: int,
+        capacity: int,
+        seed: int,
+        directory: Path | None = None,
+        pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
+        reserve: int = 0,
+    ) -> None:
+        if len(frame_shape) != 3 or min(frame_shape) < 1:
+            raise ValueError(
+                f"frame_shape={frame_shape} must be (channels, height, width) of one frame, not of a stack."
+            )
+        if min(action_dim, frame_stack, capacity) < 1 or reserve < 0:
+            raise ValueError(
+                f"action_dim={action_dim}, frame_stack={frame_stack} and capacity={capacity} must be at least 1, "
+                f"reserve={reserve} at least 0."
+            )
+        if pad not in ("repeat", "zero"):
+            raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
+        self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
+        self._slots = _slots(frame_stack, capacity, reserve)
+        self._window = self._slots - reserve
+        self._steps = np.zeros(self._slots, _step(action_dim))
+        self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory)
+        # The number, plus one, of the frame in each slot; 0 for none. It says after a crash which frames survived.
+        self._stamps = _allocate("stamps.i64", np.int64, (self._slots,), directory)
+        self._next = 0  # the number of the next frame
+        self._floor = 0  # frames below it were lost in a crash
+        self._running = False  # whether an episode is open
+        self._generator = np.random.default_rng(seed)
+
+    @staticmethod
+    def forecast(
+        frame_shape: tuple[int, int, int], action_dim: int, frame_stack: int, capacity: int, reserve: int = 0
+    ) -> int:
+        """The bytes that such a replay takes, in memory or on disk, once it is full."""
+        per_slot = prod(frame_shape) + _step(action_dim).itemsize + np.dtype(np.int64).itemsize
+        return _slots(frame_stack, capacity, reserve) * per_slot
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes allocated; the system hands them out as the frames come in."""
+        return int(self._frames.nbytes + self._steps.nbytes + self._stamps.nbytes)
+
+    def __len__(self) -> int:
+        """The number of transitions that can be drawn."""
+        oldest, newest = self._oldest_start(), self._next - 1
+        if newest <= oldest:
+            return 0
+        first, last = self._steps["episode"][[oldest % self._slots, newest % self._slots]]
+        return int(newest - oldest - (last - first))  # every frame begins a transition but the last of each episode
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_episode(self, obs: NDArray[np.uint8]) -> None:
+        """Store the observation (C, H, W) after a reset. An episode still open is closed as truncated where it is."""
+        frame = self._newest_frame(obs)
+        newest = self._steps[(self._next - 1) % self._slots]
+        if self._running and newest["first"] < self._next - 1:
+            self._steps["truncated"][(self._next - 2) % self._slots] = True
+        self._append(frame, episode=newest["episode"] + 1 if self._next else 0, first=self._next)
+        self._running = True
+
+    def add(
+        self, action: ArrayLike, reward: float, obs: NDArray[np.uint8], *, terminated: bool, truncated: bool
+    ) -> None:
+        """Store one decision: the action (A,) at the latest observation, its reward, and the observation it led to."""
+        if not self._running:
+            raise RuntimeError(
+                f"add() needs an open episode; {'the last one has ended' if self._next else 'none was begun'}. "
+                "Call begin_episode(obs) with the observation after env.reset()."
+            )
+        frame = self._newest_frame(obs)
+        action, reward = np.asarray(action, dtype=np.float32), np.float32(reward)
+        if action.shape != (self.action_dim,) or not np.isfinite(action).all():
+            raise ValueError(
+                f"The action must be {self.action_dim} finite numbers; got shape {action.shape}: {action}. "
+                "One-hot encode a discrete action: numpy.eye(A)[action]."
+            )
+        if not np.isfinite(reward):
+            raise ValueError(
+                f"The reward must be a finite number; got {reward}. Look for the cause in the environment."
+            )
+        step = self._steps[(self._next - 1) % self._slots]
+        step["action"], step["reward"], step["terminated"], step["truncated"] = action, reward, terminated, truncated
+        self._append(frame, episode=step["episode"], first=step["first"])
+        self._running = not (terminated or truncated)
+
+    def _newest_frame(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """(C, H, W) → (c, H, W): stacks run from the oldest frame to the newest."""
+        obs = np.asarray(obs)
+        channels, *sides = self.frame_shape
+        expected = (self.frame_stack * channels, *sides)
+        if obs.dtype != np.uint8 or obs.shape != expected:
+            raise ValueError(
+                f"An observation must be uint8 of shape {expected}, a stack of {self.frame_stack} frames of shape "
+                f"{self.frame_shape}, newest last; got {obs.dtype} of shape {obs.shape}. "
+                "Pass the raw observation of the frame-stacking environment."
+            )
+        return obs[-channels:]
+
+    def _append(self, frame: NDArray[np.uint8], *, episode: int, first: int) -> None:
+        slot = self._next % self._slots
+        self._stamps[slot] = self._next + 1  # before the frame: a crash in between must not pass for the old frame
+        self._frames[slot] = frame
+        self._steps[slot] = 0
+        self._steps["episode"][slot], self._steps["first"][slot] = episode, first
+        self._next += 1
+
+    # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def draw(self, batch_size: int, *, span: int = 1, whole: bool = True) -> Draw:
+        """Uniform starts, with replacement. `whole`: the `span` transitions from each lie in its episode; else one does."""
+        if batch_size < 1 or span < 1:
+            raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
+        steps = span if whole else 1
+        oldest, end = self._oldest_start(), self._next - steps
+        starts = np.empty(0, np.int64)
+        if oldest < end:
+            # Rejection leaves the survivors uniform. Where it leaves too few, listing all valid starts is cheap enough.
+            starts = self._generator.integers(oldest, end, size=2 * batch_size + 16)
+            starts = starts[self._reaches(starts, steps)][:batch_size]
+        if len(starts) < batch_size:
+            every = np.arange(oldest, end)
+            every = every[self._reaches(every, steps)]
+            if len(every) == 0:
+                raise ValueError(self._too_short(steps))
+            starts = self._generator.choice(every, batch_size)
+        return Draw(starts, torch.ones(batch_size))
+
+    def _too_short(self, steps: int) -> str:
+        episodes = self._steps["episode"][np.arange(self._oldest_start(), self._next) % self._slots]
+        lengths = np.unique(episodes, return_counts=True)[1] - 1
+        return (
+            f"No stored episode has {steps} transitions in a row to draw: the longest of {len(lengths)} has "
+            f"{lengths.max(initial=0)}. Lower objective.clip_length or the environment's action_repeat, "
+            "or collect more before the first update (agent.warmup)."
+        )
+
+    def _oldest_start(self) -> int:
+        """The oldest frame whose stack is stored, back to its episode's first frame; so is that of every later frame."""
+        stored = max(self._floor, self._next - self._window)
+        frames = np.arange(stored, min(stored + self.frame_stack, self._next))
+        reach_back = np.maximum(frames - self.frame_stack + 1, self._steps["first"][frames % self._slots])
+        return stored + int((reach_back < stored).sum())
+
+    def _reaches(self, frames: Index, steps: int | Index) -> NDArray[np.bool_]:
+        """Whether at least so many transitions follow each frame in its episode."""
+        ahead, episode = frames + steps, self._steps["episode"]
+        same: NDArray[np.bool_] = episode[ahead % self._slots] == episode[frames % self._slots]
+        return same & (ahead < self._next)
+
+    # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def transitions(self, draw: Draw, *, n_step: int = 1, discount: float = 0.99) -> Transitions:
+        """The transitions at the starts, cut short by a termination, a truncation or the newest frame."""
+        if n_step < 1 or not 0 <= discount <= 1:
+            raise ValueError(f"n_step={n_step} must be at least 1 and discount={discount} lie in [0, 1].")
+        starts, steps = self._stored(draw), np.arange(n_step)
+        taken = self._reaches(starts[:, None], steps + 1)  # (B, n)
+        ends = starts + taken.sum(axis=1)
+        rewards = np.where(taken, self._steps["reward"][(starts[:, None] + steps) % self._slots], 0) @ discount**steps
+        bootstraps = ~self._steps["terminated"][(ends - 1) % self._slots]  # a truncated episode would have gone on
+        return Transitions(
+            obs=torch.from_numpy(self._stacks(starts)),
+            actions=torch.from_numpy(self._steps["action"][starts % self._slots]),
+            rewards=torch.from_numpy(rewards.astype(np.float32)),
+            next_obs=torch.from_numpy(self._stacks(ends)),
+            discounts=torch.from_numpy((bootstraps * discount ** (ends - starts)).astype(np.float32)),
+        )
+
+    def clips(self, draw: Draw, *, length: int) -> Clip:
+        """K observations from each start with the actions taken at them.
+
+        Past the episode's last action the last observation is repeated, with zero actions and `valid` False.
+        """
+        if length < 1:
+            raise ValueError(f"length={length} must be at least 1.")
+        starts, steps = self._stored(draw), np.arange(length)
+        valid = self._reaches(starts[:, None], steps + 1)  # (B, K)
+        frames = starts[:, None] + np.minimum(steps, valid.sum(axis=1, keepdims=True) - 1)
+        actions = np.where(valid[..., None], self._steps["action"][frames % self._slots], np.float32(0))
+        return Clip(*map(torch.from_numpy, (self._stacks(frames), actions, valid)))
+
+    def _stored(self, draw: Draw) -> Index:
+        stale = (draw.starts < self._oldest_start()) | ~self._reaches(draw.starts, 1)
+        if stale.any():
+            raise ValueError(
+                f"{int(stale.sum())} of {len(draw)} starts are not stored transitions (any more). "
+                "Read a draw before adding to the replay, and only from the replay that made it."
+            )
+        return draw.starts
+
+    def _stacks(self, frames: Index) -> NDArray[np.uint8]:
+        """The observations (…, C, H, W) that end in these frames, as one gather of whole frames."""
+        first = self._steps["first"][frames % self._slots][..., None]
+        wanted = frames[..., None] + np.arange(1 - self.frame_stack, 1)  # (…, stack)
+        stacks: NDArray[np.uint8] = self._frames[np.maximum(wanted, first) % self._slots]  # (…, stack, c, H, W)
+        if self.pad == "zero":
+            stacks[wanted < first] = 0
+        channels, *sides = self.frame_shape
+        return stacks.reshape(*frames.shape, self.frame_stack * channels, *sides)
+
+    # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and numpy arrays that share no memory with the replay. Frames in files stay there, written out."""
+        used = min(self._next, self._slots)
+        state: dict[str, Any] = {"layout": self._layout(), "next": self._next, "floor": self._floor}
+        state |= {"running": self._running, "generator": self._generator.bit_generator.state}
+        state |= {name: self._steps[name][:used].copy() for name in self._steps.dtype.names or ()}
+        files = [array for array in (self._frames, self._stamps) if isinstance(array, np.memmap)]
+        for file in files:
+            file.flush()
+        if not files:
+            state["frames"] = self._frames[:used].copy()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state: same draws, same batches. Frames that a crashed process wrote over are left out."""
+        if state["layout"] != self._layout():
+            raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
+        if "frames" not in state and not isinstance(self._frames, np.memmap):
+            raise ValueError("The state has no frames, they are in files: build the replay with its directory.")
+        end, floor, used = state["next"], state["floor"], min(state["next"], self._slots)
+        numbers = np.arange(end - used, end)
+        if "frames" in state:
+            self._frames[:used] = state["frames"]
+            self._stamps[numbers % self._slots] = numbers + 1
+        else:
+            floor = max(floor, self._first_survivor(numbers[-self._window :]))
+        for name in self._steps.dtype.names or ():
+            self._steps[name][:used] = state[name]
+        self._next, self._floor, self._running = end, floor, state["running"]
+        self._generator.bit_generator.state = state["generator"]
+
+    def _first_survivor(self, numbers: Index) -> int:
+        """The frame from which on all of these frames are in the files."""
+        lost = np.flatnonzero(self._stamps[numbers % self._slots] != numbers + 1)
+        if len(lost) == 0:
+            return 0
+        if lost[-1] == len(numbers) - 1:
+            raise ValueError(
+                f"The files do not hold the {len(numbers)} frames of the state, not even the newest. "
+                "Build the replay with the directory that was in use when the state was saved."
+            )
+        warnings.warn(
+            f"{lost[-1] + 1} of {len(numbers)} frames were written over after the checkpoint and are left out, so the run "
+            "continues but not exactly. Save more often, or give the replay a larger reserve or capacity.",
+            stacklevel=3,
+        )
+        return int(numbers[lost[-1]] + 1)
+
+    def _layout(self) -> dict[str, Any]:
+        """What two replays must share to exchange states; JSON gives the same back."""
+        return {
+            "frame_shape": list(self.frame_shape),
+            "action_dim": self.action_dim,
+            "frame_stack": self.frame_stack,
+            "slots": self._slots,
+            "window": self._window,
+            "pad": self.pad,
+        }
+
+
+def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
+    """Room for `capacity` transitions, the final frames of episodes of 100, and the stack of the oldest observation."""
+    return capacity + capacity // 100 + frame_stack + 1 + reserve
+
+
+def _step(action_dim: int) -> np.dtype[np.void]:
+    """What is kept beside a frame. The last four are about the decision taken at it, so empty in a final frame."""
+    return np.dtype(
+        [
+            ("episode", np.int64),  # 0, 1, 2, … in the order of their beginning
+            ("first", np.int64),  # the number of the episode's first frame
+            ("action", np.float32, (action_dim,)),
+            ("reward", np.float32),
+            ("terminated", np.bool_),
+            ("truncated", np.bool_),
+        ]
+    )
+
+
+def _allocate(name: str, dtype: type, shape: tuple[int, ...], directory: Path | None) -> NDArray[Any]:
+    """Zeros that take memory or disk only as they are written; a file that is there already is opened as it is."""
+    if directory is None:
+        return np.zeros(shape, dtype)
+    directory.mkdir(parents=True, exist_ok=True)
+    path, size = directory / name, prod(shape) * np.dtype(dtype).itemsize
+    if path.exists():
+        if path.stat().st_size != size:
+            raise ValueError(
+                f"{path} has {path.stat().st_size} bytes, this replay needs {size}: it is of another replay. "
+                "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
+            )
+    elif (free := shutil.disk_usage(directory).free) < size:
+        # A full disk would kill the process without a word: the file is written by assigning to memory.
+        raise OSError(f"{path} will grow to {size} bytes, {free} are free. Lower replay.capacity or use another disk.")
+    return np.memmap(path, dtype, "r+" if path.exists() else "w+", shape=shape)

@@ -1,0 +1,12 @@
+"""Where agents act: values that can make a Gymnasium environment with uint8 observations (C, H, W). No torch here.
+
+A new suite is one file with such a value and one word in the union. Its simulator is imported when an environment is made,
+not when the suite is named.
+"""
+
+from maskrl.envs.dmcontrol import DMControl
+from maskrl.envs.toy import ToyArcade, ToyControl
+
+__all__ = ["AnyEnv", "DMControl", "ToyArcade", "ToyControl"]
+
+AnyEnv = DMControl | ToyControl | ToyArcade

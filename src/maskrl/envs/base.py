@@ -1,0 +1,70 @@
+"""What every environment needs: stacked frames, a seed for every episode, and a word about what is not installed."""
+
+import importlib.util
+from collections import deque
+from typing import Any, Literal, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+Frame = NDArray[np.uint8]  # (C, H, W)
+
+
+class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
+    """The newest frames on the channel axis, oldest first: (C, H, W) → (frames · C, H, W).
+
+    Before the first frame of an episode there is the first frame again, or black with `pad="zero"`. (Gymnasium's own
+    FrameStackObservation adds an axis and copies everything twice.)
+    """
+
+    def __init__(self, env: gym.Env[Frame, Any], frames: int, *, pad: Literal["first", "zero"] = "first") -> None:
+        super().__init__(env)
+        channels, height, width = env.observation_space.shape or ()
+        self.observation_space = image_space(frames * channels, height, width)
+        self._frames: deque[Frame] = deque(maxlen=frames)
+        self._pad = pad
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
+        frame, info = self.env.reset(seed=seed, options=options)
+        past = frame if self._pad == "first" else np.zeros_like(frame)
+        self._frames.extend([past] * (self._frames.maxlen or 0))
+        self._frames.append(frame)
+        return np.concatenate(self._frames), info
+
+    def step(self, action: Any) -> tuple[Frame, SupportsFloat, bool, bool, dict[str, Any]]:
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        self._frames.append(frame)
+        return np.concatenate(self._frames), reward, terminated, truncated, info
+
+
+def image_space(channels: int, height: int, width: int) -> gym.Space[Frame]:
+    """uint8 images (C, H, W)."""
+    return gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
+
+
+def require_at_least(least: int, config: object, *names: str) -> None:
+    """Refuse a config in which one of these fields is smaller."""
+    for name in names:
+        if getattr(config, name) < least:
+            raise ValueError(f"{name}={getattr(config, name)} of {type(config).__name__} must be at least {least}.")
+
+
+def require_begun(begun: bool) -> None:
+    """Refuse a decision outside an episode."""
+    if not begun:
+        raise gym.error.ResetNeeded("The episode is over, or has not begun: call reset() before step().")
+
+
+def episode_seed(run_seed: int, episode: int) -> int:
+    """The seed of one episode of one run: 32 bits, the same on every machine, unrelated between neighbours.
+
+    `env.reset(seed=episode_seed(run, n))` makes episode n a function of its actions alone, whatever came before it.
+    """
+    return int(np.random.SeedSequence((run_seed, episode)).generate_state(1)[0])
+
+
+def require_extra(module: str, extra: str) -> None:
+    """Say how to install an optional simulator that is missing, before its import fails with less to go on."""
+    if importlib.util.find_spec(module) is None:
+        raise ModuleNotFoundError(f"{module} is not installed: pip install 'maskrl[{extra}]'", name=module)

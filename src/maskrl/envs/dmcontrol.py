@@ -1,0 +1,139 @@
+"""The DeepMind Control Suite from pixels (Tunyasuvunakool et al., 2020), directly and not through a bridge."""
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from maskrl.config import Config
+from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun
+from maskrl.envs.gl import choose_gl
+
+FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
+VIDEO_SIZE = 480
+
+
+@dataclass(frozen=True, kw_only=True)
+class DMControl(Config):
+    """One task of the suite. Observations: uint8 (3 · frame_stack, size, size); actions: [-1, 1]^A."""
+
+    kind: Literal["dmcontrol"] = "dmcontrol"
+    task: str  # "cartpole-swingup", "ball_in_cup-catch"
+    action_repeat: int  # frames per decision
+    size: int = 100
+    frame_stack: int = 3
+    camera: int = 0
+    shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller draws faster without a GPU
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, self, "action_repeat", "size", "frame_stack")
+        if self.shadow_size is not None:
+            require_at_least(1, self, "shadow_size")
+        if "-" not in self.task:
+            raise ValueError(f"task={self.task!r} must be a domain and a task, such as 'cartpole-swingup'.")
+
+    def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
+        """The task, seeded. Training and evaluation see the same rewards and endings here."""
+        return FrameStack(DMControlEnv(self, seed), self.frame_stack)
+
+
+class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
+    """One decision is `action_repeat` frames of the suite, of which the last is drawn: uint8 (3, size, size)."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, config: DMControl, seed: int) -> None:
+        self._suite = load(config.task)
+        self._action_repeat = config.action_repeat
+        self._frames_left = 0  # of this episode; none before the first reset
+
+        from dm_control.mujoco.engine import Camera  # type: ignore[import-untyped]
+
+        self._size, self._camera_id = config.size, config.camera
+        visual = self._suite.physics.model.vis
+        visual.quality.shadowsize = config.shadow_size or visual.quality.shadowsize
+        # MuJoCo clears its whole canvas for every picture. The suite's has 640 × 480 pixels: without a GPU, one of the
+        # very size of the picture draws the same up to 1.4 times as fast.
+        visual.global_.offwidth = visual.global_.offheight = config.size
+        self._camera = Camera(self._suite.physics, config.size, config.size, config.camera)
+
+        spec = self._suite.action_spec()
+        bounded = np.abs(spec.minimum) < 1e10  # MuJoCo's infinity: lqr has no bounds, its actions stay in [-1, 1]
+        low, high = np.where(bounded, spec.minimum, -1.0), np.where(bounded, spec.maximum, 1.0)
+        self._action_middle, self._action_reach = (low + high) / 2, (high - low) / 2
+        self.action_space = gym.spaces.Box(-1.0, 1.0, spec.shape, np.float32)
+        self.observation_space = image_space(3, config.size, config.size)
+        seconds = self._suite.control_timestep() * config.action_repeat
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 1 / seconds}
+        self._seed(seed)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
+        """Begin an episode: of that seed, or the next one of the generator."""
+        if seed is not None:
+            self._seed(seed)
+        self._suite.reset()
+        self._frames_left = FRAMES_PER_EPISODE
+        return self._draw(), {"frames": 0}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
+        """Hold `action` for a decision. The rewards of its frames are summed, and their number is `info["frames"]`."""
+        require_begun(self._frames_left > 0)
+        control = self._action_middle + self._action_reach * action
+        reward = 0.0
+        for frames in range(1, min(self._action_repeat, self._frames_left) + 1):  # noqa: B007
+            now = self._suite.step(control)
+            reward += float(now.reward or 0.0)
+            if now.last():
+                break
+        self._frames_left = 0 if now.last() else self._frames_left - frames
+        terminated = now.last() and now.discount == 0
+        truncated = not self._frames_left and not terminated
+        return self._draw(), reward, terminated, truncated, {"frames": frames}
+
+    def render(self) -> Frame:
+        """The scene now, large enough for a video: uint8 (480, 480, 3)."""
+        self._resize_canvas(VIDEO_SIZE)
+        image: Frame = self._suite.physics.render(VIDEO_SIZE, VIDEO_SIZE, self._camera_id)
+        self._resize_canvas(self._size)
+        return image
+
+    def close(self) -> None:
+        """Free the simulation and its OpenGL context."""
+        self._suite.physics.free()
+
+    def _seed(self, seed: int) -> None:
+        super().reset(seed=seed)  # Gymnasium's generator, of which the suite makes no use
+        self._suite.task.random.seed(seed)
+
+    def _draw(self) -> Frame:
+        # The camera draws into the same memory every time, bottom row first: this also is the copy that we give away.
+        return np.ascontiguousarray(self._camera.render().transpose(2, 0, 1))
+
+    def _resize_canvas(self, side: int) -> None:
+        import mujoco  # type: ignore[import-untyped]
+
+        physics = self._suite.physics
+        physics.model.vis.global_.offwidth = physics.model.vis.global_.offheight = side  # what dm_control believes
+        with physics.contexts.gl.make_current() as context:
+            context.call(mujoco.mjr_resizeOffscreen, side, side, physics.contexts.mujoco.ptr)
+
+
+def load(task: str) -> Any:
+    """The suite's own environment of a task, with an OpenGL backend that draws."""
+    choose_gl()
+    from dm_control import suite  # type: ignore[import-untyped]
+
+    tasks = ["-".join(names) for names in suite.ALL_TASKS]
+    if task not in tasks:
+        likely = difflib.get_close_matches(task, tasks, n=1)
+        raise ValueError(
+            f"task={task!r} is not in the suite{f': did you mean {likely[0]!r}?' if likely else '.'} "
+            f"It has {', '.join(tasks)}."
+        )
+    domain, name = task.split("-", 1)
+    # lqr draws its springs when it is loaded: from one seed, so that the task is the same for every run and episode.
+    return suite.load(domain, name, task_kwargs={"random": 0})

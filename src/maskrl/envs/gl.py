@@ -1,0 +1,92 @@
+"""Which OpenGL backend draws the frames of MuJoCo. It must be settled before dm_control is imported, which reads it once."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import NamedTuple
+
+from maskrl.envs.base import require_extra
+
+# In the order of preference: a headless GPU (or Mesa's software), software alone, a window system.
+PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3 and xvfb (then run under xvfb-run)"}  # Debian's
+
+# Many a backend imports and even makes a context where it cannot draw, and some crash: so it is asked, from outside, for
+# a picture of a white ball.
+_DRAW = """
+import mujoco
+from OpenGL import GL
+model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light pos="0 0 3"/><geom size="1"/></worldbody></mujoco>')
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+with mujoco.Renderer(model, 16, 16) as renderer:
+    renderer.update_scene(data)
+    if not renderer.render().any():
+        raise SystemExit("it draws, but everything is black")
+    print(*(GL.glGetString(name).decode() for name in (GL.GL_VENDOR, GL.GL_RENDERER)))
+"""
+_SECONDS = 60  # a first start from a cold network disk is slow
+
+
+class GL(NamedTuple):
+    """What draws the frames."""
+
+    backend: str  # "egl", "osmesa" or "glfw"
+    renderer: str  # vendor and device, such as "Mesa/X.org llvmpipe (LLVM 15.0.6, 256 bits)"
+
+
+@cache
+def choose_gl() -> GL:
+    """The backend of this process, after a trial: MUJOCO_GL if it is set, else the first of egl, osmesa, glfw that draws.
+
+    The choice is left in MUJOCO_GL for dm_control and for child processes.
+    """
+    require_extra("dm_control", "dmcontrol")
+    # MuJoCo takes "EGL" for "egl", dm_control does not.
+    asked, imported = os.environ.get("MUJOCO_GL", "").strip().lower(), _backend_of_dm_control()
+    if imported and asked in PACKAGES and asked != imported:
+        raise RuntimeError(
+            f"MUJOCO_GL={asked}, but dm_control was imported before that was set and draws with {imported} until the end "
+            "of the process. Set MUJOCO_GL before Python starts, or import dm_control after calling choose_gl()."
+        )
+    fixed = asked or imported
+    failures = {}
+    for backend in [fixed] if fixed else PACKAGES:
+        draws, words = _try(backend)
+        if draws:
+            os.environ["MUJOCO_GL"] = backend
+            return GL(backend, words)
+        failures[backend] = words
+    raise RuntimeError(_nothing_draws(failures, asked, imported))
+
+
+def _backend_of_dm_control() -> str:
+    """The backend that dm_control is bound to: "" before its import, "off" if it found none."""
+    module = sys.modules.get("dm_control._render")
+    return str(module.BACKEND or "off") if module else ""
+
+
+def _try(backend: str) -> tuple[bool, str]:
+    """Whether a backend draws, and what it says: vendor and device, or the last line of its complaint."""
+    command, settings = [sys.executable, "-c", _DRAW], {**os.environ, "MUJOCO_GL": backend}
+    try:
+        trial = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False, f"no picture within {_SECONDS} seconds"
+    draws = trial.returncode == 0
+    lines = (trial.stdout if draws else trial.stderr).strip().splitlines()
+    return draws, lines[-1] if lines else f"stopped without a word, exit status {trial.returncode}"
+
+
+def _nothing_draws(failures: dict[str, str], asked: str, imported: str) -> str:
+    lines = [f"  {backend}: {words}" for backend, words in failures.items()]
+    if asked:
+        head = f"MUJOCO_GL={asked} does not draw here"
+        advice = f"Unset it to have one of {', '.join(PACKAGES)} chosen, or"
+    elif imported:
+        head = f"dm_control was imported before a backend was chosen, and its own, {imported}, does not draw here"
+        advice = "Call choose_gl() before importing dm_control, or"
+    else:
+        head, advice = "No OpenGL backend draws here", "On Debian or Ubuntu,"
+    packages = ", ".join(f"{package} for {backend}" for backend, package in PACKAGES.items())
+    return "\n".join([f"{head}:", *lines, f"{advice} install one of: {packages}."])

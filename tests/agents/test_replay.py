@@ -1,0 +1,527 @@
+"""Frames count the steps within their episode and carry its number, so a crossed boundary shows in the pixels."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maskrl.agents.replay import Draw, Replay
+
+FRAME = (2, 2, 3)  # channel 0: the step within the episode; channel 1: the episode's number + 1, so that 0 is black
+
+
+def frame(episode, step):
+    return np.stack([np.full(FRAME[1:], step, np.uint8), np.full(FRAME[1:], episode + 1, np.uint8)])
+
+
+def stack(episode, step, frames, pad="repeat"):
+    """What a frame-stacking environment shows: the oldest frame first, the first frame repeated or black before it."""
+    shown = [step - age for age in reversed(range(frames))]
+    return np.concatenate([frame(episode, max(s, 0)) * np.uint8(s >= 0 or pad == "repeat") for s in shown])
+
+
+def empty_replay(*, frame_stack=3, capacity=1000, seed=0, **options):
+    return Replay(frame_shape=FRAME, action_dim=2, frame_stack=frame_stack, capacity=capacity, seed=seed, **options)
+
+
+def live(replay, lengths, *, ending="truncated", last_is_open=False, first_episode=0):
+    """Add episodes of so many decisions. The action at step s of episode e is (e, s), its reward s + 1."""
+    for episode, length in enumerate(lengths, start=first_episode):
+        is_open = last_is_open and episode == first_episode + len(lengths) - 1
+        replay.begin_episode(stack(episode, 0, replay.frame_stack, replay.pad))
+        for step in range(length):
+            ends = step == length - 1 and not is_open
+            obs = stack(episode, step + 1, replay.frame_stack, replay.pad)
+            flags = {"terminated": ends and ending == "terminated", "truncated": ends and ending == "truncated"}
+            replay.add([episode, step], step + 1, obs, **flags)
+    return replay
+
+
+def counting_replay(lengths, *, ending="truncated", last_is_open=False, **options):
+    return live(empty_replay(**options), lengths, ending=ending, last_is_open=last_is_open)
+
+
+def at(*starts):
+    """A draw of exactly these frames, counted from the first one ever added."""
+    return Draw(np.array(starts, np.int64), torch.ones(len(starts)))
+
+
+def drawn_starts(replay):
+    return set(replay.draw(1000).starts)
+
+
+def valid_starts(lengths, *, frame_stack, capacity, span=1):
+    """By brute force, {number of the frame: (episode, step)} of every start with `span` transitions and a stored stack."""
+    where = [(episode, step) for episode, length in enumerate(lengths) for step in range(length + 1)]
+    stored = set(where[-(capacity + capacity // 100 + frame_stack + 1) :])
+    return {
+        number: (episode, step)
+        for number, (episode, step) in enumerate(where)
+        if step + span <= lengths[episode]
+        and all((episode, max(step - age, 0)) in stored for age in range(frame_stack))
+    }
+
+
+lives = st.fixed_dictionaries(
+    {
+        "lengths": st.lists(st.integers(0, 12), min_size=1, max_size=8),
+        "frame_stack": st.integers(1, 4),
+        "capacity": st.integers(1, 40),
+    }
+)
+pads = st.sampled_from(["repeat", "zero"])
+
+
+# ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=100, deadline=None)
+@given(life=lives, span=st.integers(1, 6), whole=st.booleans(), last_is_open=st.booleans())
+def test_exactly_the_valid_starts_are_drawn(life, span, whole, last_is_open):
+    replay = counting_replay(**life, last_is_open=last_is_open)
+    starts = valid_starts(**life, span=span if whole else 1)
+    if starts:
+        assert set(replay.draw(40 * len(starts), span=span, whole=whole).starts) == set(starts)
+    else:
+        with pytest.raises(ValueError, match="No stored episode has"):
+            replay.draw(1, span=span, whole=whole)
+
+
+@settings(max_examples=50, deadline=None)
+@given(life=lives)
+def test_the_length_counts_the_drawable_transitions(life):
+    assert len(counting_replay(**life)) == len(valid_starts(**life))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "span"),
+    [([30, 10, 20], 4), ([10] + [3] * 30, 4)],
+    ids=["most starts are valid: rejection", "few are: enumeration"],
+)
+def test_draws_are_uniform_over_the_valid_starts(lengths, span):
+    replay = counting_replay(lengths)
+    starts = valid_starts(lengths, frame_stack=3, capacity=1000, span=span)
+    counts = np.unique(replay.draw(1000 * len(starts), span=span).starts, return_counts=True)[1]
+    chi_square = ((counts - 1000) ** 2 / 1000).sum()  # its mean is n - 1, its deviation √(2(n - 1))
+    n = len(starts)
+    assert len(counts) == n
+    assert abs(chi_square - (n - 1)) < 5 * np.sqrt(2 * (n - 1))
+
+
+def test_the_last_transition_of_every_episode_is_drawn():
+    replay = counting_replay([5, 7, 16])
+    starts = drawn_starts(replay)
+    assert {4, 12, 29} <= starts  # 4; 6 + 6; 6 + 8 + 15
+    assert not {5, 13, 30} & starts  # final frames: no action was taken at them
+
+
+def test_a_whole_clip_may_end_with_the_episode():
+    replay = counting_replay([16])
+    assert set(replay.draw(50, span=16).starts) == {0}
+
+
+def test_the_newest_transition_of_a_running_episode_is_drawn():
+    assert 9 in drawn_starts(counting_replay([10], last_is_open=True))
+
+
+def test_clips_never_cross_an_episode_end():
+    replay = counting_replay([20, 20])
+    clip = replay.clips(replay.draw(256, span=16), length=16)
+    steps = clip.obs[:, :, -2, 0, 0].int()  # (256, 16), of the newest frame
+    assert (steps.diff(dim=1) == 1).all()
+    assert clip.valid.all()
+
+
+def test_all_weights_of_a_uniform_draw_are_one():
+    draw = counting_replay([5]).draw(7)
+    assert len(draw) == 7
+    assert torch.equal(draw.weights, torch.ones(7))
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_seed_others():
+    first, second, other = (counting_replay([50], seed=seed).draw(100).starts for seed in (1, 1, 2))
+    assert (first == second).all()
+    assert (first != other).any()
+
+
+def test_a_span_that_no_episode_has_says_how_long_the_longest_is_and_what_to_change():
+    replay = counting_replay([3, 12, 7])
+    message = r"16 transitions in a row.*longest of 3 has 12.*objective\.clip_length.*action_repeat.*agent\.warmup"
+    with pytest.raises(ValueError, match=message):
+        replay.draw(4, span=16)
+
+
+@pytest.mark.parametrize("lengths", [[], [0]], ids=["nothing", "a first frame alone"])
+def test_nothing_can_be_drawn_before_the_first_decision(lengths):
+    replay = counting_replay(lengths)
+    assert len(replay) == 0
+    with pytest.raises(ValueError, match="has 0"):
+        replay.draw(1, whole=False)
+
+
+# ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=100, deadline=None)
+@given(life=lives, pad=pads, n_step=st.integers(1, 6), ending=st.sampled_from(["terminated", "truncated"]))
+def test_transitions_equal_a_loop_over_the_episode(life, pad, n_step, ending):
+    replay = counting_replay(**life, pad=pad, ending=ending)
+    starts = valid_starts(**life)
+    if not starts:
+        return
+    batch = replay.transitions(at(*starts), n_step=n_step, discount=0.5)
+    for row, (episode, step) in enumerate(starts.values()):
+        end = min(step + n_step, life["lengths"][episode])
+        bootstrap = not (ending == "terminated" and end == life["lengths"][episode])
+        assert (batch.obs[row].numpy() == stack(episode, step, life["frame_stack"], pad)).all()
+        assert (batch.next_obs[row].numpy() == stack(episode, end, life["frame_stack"], pad)).all()
+        assert batch.actions[row].tolist() == [episode, step]
+        assert batch.rewards[row] == sum((s + 1) * 0.5 ** (s - step) for s in range(step, end))
+        assert batch.discounts[row] == 0.5 ** (end - step) * bootstrap
+
+
+@settings(max_examples=100, deadline=None)
+@given(life=lives, pad=pads, length=st.integers(1, 6), last_is_open=st.booleans())
+def test_clips_equal_a_loop_over_the_episode(life, pad, length, last_is_open):
+    replay = counting_replay(**life, pad=pad, last_is_open=last_is_open)
+    starts = valid_starts(**life)
+    if not starts:
+        return
+    clip = replay.clips(at(*starts), length=length)
+    for row, (episode, start) in enumerate(starts.values()):
+        last = life["lengths"][episode] - 1  # the last observation that has an action
+        for k in range(length):
+            inside = start + k <= last
+            shown = stack(episode, min(start + k, last), life["frame_stack"], pad)
+            assert clip.valid[row, k] == inside
+            assert (clip.obs[row, k].numpy() == shown).all()
+            assert clip.actions[row, k].tolist() == ([episode, start + k] if inside else [0, 0])
+
+
+def test_a_clip_past_the_end_repeats_the_last_observation_with_zero_actions_and_is_marked():
+    clip = counting_replay([4, 9]).clips(at(2), length=4)
+    assert clip.obs[0, :, -2, 0, 0].tolist() == [2, 3, 3, 3]
+    assert clip.actions[0].tolist() == [[0, 2], [0, 3], [0, 0], [0, 0]]
+    assert clip.valid[0].tolist() == [True, True, False, False]
+
+
+def test_before_the_first_frame_stands_that_frame_or_black():
+    for pad, older in (("repeat", [1, 1, 1]), ("zero", [0, 0, 1])):
+        obs = counting_replay([4], pad=pad).transitions(at(0)).obs
+        assert obs[0, 1::2, 0, 0].tolist() == older  # the episode's number + 1 in each of the three frames
+
+
+def test_the_return_stops_at_a_termination_and_nothing_is_bootstrapped():
+    """The case that the pinned rlpyt gets wrong: rewards 1 to 12, the end after the fifth, ten steps, no discount."""
+    replay = empty_replay()
+    replay.begin_episode(stack(0, 0, 3))
+    for step in range(5):
+        replay.add([0, step], step + 1, stack(0, step + 1, 3), terminated=step == 4, truncated=False)
+    replay.begin_episode(stack(1, 0, 3))
+    for step in range(7):
+        replay.add([1, step], step + 6, stack(1, step + 1, 3), terminated=False, truncated=False)
+    batch = replay.transitions(at(0), n_step=10, discount=1.0)
+    assert batch.rewards.tolist() == [1 + 2 + 3 + 4 + 5]
+    assert batch.discounts.tolist() == [0]
+
+
+@pytest.mark.parametrize(("ending", "discount"), [("terminated", 0), ("truncated", 0.5**2), ("open", 0.5**2)])
+def test_only_a_termination_stops_the_bootstrap(ending, discount):
+    replay = counting_replay([5], ending=ending)
+    batch = replay.transitions(at(3), n_step=10, discount=0.5)  # two steps are left
+    assert batch.rewards.tolist() == [4 + 0.5 * 5]
+    assert batch.discounts.tolist() == [discount]
+    assert batch.next_obs[0, -2, 0, 0] == 5
+
+
+def test_transitions_have_a_length_and_move_to_a_device():
+    batch = counting_replay([5]).transitions(at(0, 1, 2))
+    assert len(batch) == 3
+    assert batch.to("meta").next_obs.device.type == "meta"
+    assert {batch.obs.dtype, batch.next_obs.dtype} == {torch.uint8}
+    assert {batch.actions.dtype, batch.rewards.dtype, batch.discounts.dtype} == {torch.float32}
+
+
+def test_one_draw_can_be_read_as_transitions_and_as_clips():
+    replay = counting_replay([20, 20])
+    draw = replay.draw(32, span=8, whole=False)
+    assert torch.equal(replay.transitions(draw, n_step=3).obs, replay.clips(draw, length=8).obs[:, 0])
+
+
+def test_what_was_read_does_not_change_when_the_ring_is_written():
+    replay = counting_replay([5], capacity=5)
+    obs = replay.transitions(at(0)).obs
+    before = obs.clone()
+    live(replay, [9], first_episode=1)
+    assert torch.equal(obs, before)
+
+
+# ── episodes and room ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("decisions", [1, 0])
+def test_beginning_an_episode_closes_the_open_one_as_truncated(decisions):
+    replay = counting_replay([3, decisions, 2], ending="open")
+    flags = replay.state_dict()["truncated"].tolist()
+    assert flags == [
+        False,
+        False,
+        True,
+        False,
+        *[True] * decisions,
+        False,
+        False,
+        False,
+        False,
+    ]  # the last is still open
+    assert not replay.state_dict()["terminated"].any()
+    assert replay.transitions(at(0), n_step=10, discount=1.0).next_obs[0, -2:, 0, 0].tolist() == [3, 1]
+
+
+def test_termination_and_truncation_are_kept_apart():
+    state = live(counting_replay([2], ending="terminated"), [2], first_episode=1).state_dict()
+    assert state["terminated"].tolist() == [False, True, False, False, False, False]
+    assert state["truncated"].tolist() == [False, False, False, False, True, False]
+    assert state["episode"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert state["first"].tolist() == [0, 0, 0, 3, 3, 3]
+
+
+def test_a_slot_that_is_used_again_keeps_nothing_of_its_past():
+    state = counting_replay(
+        [3, 3, 3], frame_stack=1, capacity=3, ending="terminated"
+    ).state_dict()  # 12 frames, 5 slots
+    assert state["first"].tolist() == [8, 8, 4, 8, 8]  # frames 10, 11, 7, 8, 9
+    assert state["reward"].tolist() == [3, 0, 0, 1, 2]  # 11 and 7 are final frames
+    assert state["terminated"].tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("capacity", [100, 250, 399])
+def test_the_capacity_holds_for_episodes_of_a_hundred_decisions_wherever_the_ring_is_cut(capacity):
+    replay = counting_replay([100] * 5, capacity=capacity)
+    for step in range(110):
+        if step % 101 == 0:
+            replay.begin_episode(stack(5, 0, 3))
+        else:
+            replay.add([0, 0], 0.0, stack(5, step % 101, 3), terminated=False, truncated=step % 101 == 100)
+        assert len(replay) >= capacity
+
+
+@pytest.mark.parametrize("reserve", [0, 7])
+def test_the_forecast_is_what_is_allocated(tmp_path, reserve):
+    forecast = Replay.forecast(FRAME, 2, 3, 500, reserve)
+    for directory in (None, tmp_path):
+        assert empty_replay(capacity=500, directory=directory, reserve=reserve).nbytes == forecast
+    frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.i64"))
+    assert frames.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
+    assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 8
+
+
+def test_the_papers_replay_takes_three_gigabytes():
+    """DMControl: 100 000 transitions of 3 × 100 × 100 frames; the released code takes 18 GB."""
+    assert Replay.forecast((3, 100, 100), 6, 3, 100_000) <= 3.1e9
+    assert Replay.forecast((3, 100, 100), 6, 3, 100_000, reserve=1000) <= 3.1e9
+
+
+# ── files and resuming ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def assert_same_batches(first, second):
+    for _ in range(3):
+        draws = [replay.draw(20, span=3) for replay in (first, second)]
+        assert (draws[0].starts == draws[1].starts).all()
+        clips = [replay.clips(draw, length=5) for replay, draw in zip((first, second), draws, strict=True)]
+        batches = [replay.transitions(draw, n_step=3) for replay, draw in zip((first, second), draws, strict=True)]
+        for name in ("obs", "actions", "valid"):
+            assert torch.equal(*(getattr(clip, name) for clip in clips))
+        for name in ("obs", "actions", "rewards", "next_obs", "discounts"):
+            assert torch.equal(*(getattr(batch, name) for batch in batches))
+
+
+def test_a_replay_in_files_equals_one_in_memory(tmp_path):
+    options = {"lengths": [9, 4, 12, 7], "capacity": 20}  # the ring has wrapped
+    assert_same_batches(counting_replay(**options), counting_replay(**options, directory=tmp_path))
+
+
+@pytest.mark.parametrize("capacity", [20, 1000], ids=["wrapped", "not wrapped"])
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_loaded_replay_draws_and_reads_the_same_and_goes_on_the_same(tmp_path, capacity, in_files):
+    options = {"capacity": capacity, "directory": tmp_path if in_files else None}
+    saved = counting_replay([9, 4, 12, 7], last_is_open=True, **options)
+    saved.draw(5)  # the generator has moved
+    state = saved.state_dict()
+    assert ("frames" in state) == (not in_files)
+
+    if in_files:  # the two must not share their files once both go on
+        options["directory"] = shutil.copytree(tmp_path, tmp_path.with_name(tmp_path.name + "-copy"))
+    loaded = empty_replay(**options, seed=99)
+    loaded.load_state_dict(state)
+    assert len(loaded) == len(saved)
+    assert_same_batches(saved, loaded)
+    for replay in (saved, loaded):
+        replay.add([3, 7], 8, stack(3, 8, 3), terminated=True, truncated=False)
+        live(replay, [6, 5], first_episode=4)
+    assert_same_batches(saved, loaded)
+
+
+def test_a_state_is_json_and_arrays_that_later_steps_do_not_touch():
+    replay = counting_replay([9, 4], capacity=5)
+    state = replay.state_dict()
+    arrays = {name: value.copy() for name, value in state.items() if isinstance(value, np.ndarray)}
+    plain = {name: value for name, value in state.items() if name not in arrays}
+    assert set(arrays) == {"frames", "action", "reward", "terminated", "truncated", "episode", "first"}
+    assert json.loads(json.dumps(plain)) == plain
+    live(replay, [9], first_episode=2)
+    assert all((state[name] == array).all() for name, array in arrays.items())
+
+
+def test_frames_written_after_a_checkpoint_and_within_the_reserve_leave_the_resume_exact(tmp_path):
+    replay = counting_replay([9, 4, 12, 7], capacity=20, directory=tmp_path, reserve=6)
+    state, expected = replay.state_dict(), counting_replay([9, 4, 12, 7], capacity=20, reserve=6)
+    live(replay, [5], first_episode=4)  # six frames, then the process dies
+    resumed = empty_replay(capacity=20, directory=tmp_path, reserve=6)
+    resumed.load_state_dict(state)
+    assert_same_batches(resumed, expected)
+
+
+def test_frames_lost_beyond_the_reserve_are_left_out_with_a_warning_and_never_shown(tmp_path):
+    replay = counting_replay([9, 4, 12, 7], capacity=20, directory=tmp_path)  # 24 slots: frames 12 to 35 of 36
+    state, length = replay.state_dict(), len(replay)
+    live(replay, [5], first_episode=4)  # frames 36 to 41 replace 12 to 17
+    resumed = empty_replay(capacity=20, directory=tmp_path)
+    with pytest.warns(UserWarning, match=r"6 of 24 frames were written over.*reserve"):
+        resumed.load_state_dict(state)
+    assert len(resumed) < length
+    assert drawn_starts(resumed) == {*range(20, 27), *range(28, 35)}  # 18 and 19 miss a frame of their stack
+    batch = resumed.transitions(at(*range(20, 27)))
+    assert batch.obs[:, -2, 0, 0].tolist() == list(range(5, 12))  # the third episode began at frame 15
+    assert (batch.obs[:, 1::2] == 3).all()
+    live(resumed, [30], first_episode=4)  # the ring turns once more and forgets the loss
+    assert len(resumed) == len(live(replay, [30], first_episode=5))
+
+
+def test_a_state_does_not_load_next_to_other_files(tmp_path):
+    state = counting_replay([9], directory=tmp_path / "run").state_dict()
+    with pytest.raises(ValueError, match="not even the newest"):
+        empty_replay(directory=tmp_path / "elsewhere").load_state_dict(state)
+    with pytest.raises(ValueError, match="build the replay with its directory"):
+        empty_replay().load_state_dict(state)
+
+
+def test_a_state_in_memory_can_be_moved_to_files(tmp_path):
+    saved, loaded = counting_replay([9, 4]), empty_replay(directory=tmp_path)
+    loaded.load_state_dict(saved.state_dict())
+    again = empty_replay(directory=tmp_path)
+    again.load_state_dict(loaded.state_dict())
+    assert_same_batches(saved, again)
+
+
+def test_a_state_of_another_layout_is_refused():
+    with pytest.raises(ValueError, match=r"'frame_stack': 3.*'frame_stack': 4"):
+        empty_replay(frame_stack=4).load_state_dict(counting_replay([5]).state_dict())
+
+
+def test_a_file_of_another_size_is_refused(tmp_path):
+    empty_replay(capacity=10, directory=tmp_path)
+    with pytest.raises(ValueError, match=r"frames\.u8 has 168 bytes, this replay needs 180"):
+        empty_replay(capacity=11, directory=tmp_path)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_it_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(OSError, match=r"grow to 168 bytes, 100 are free.*replay\.capacity"):
+        empty_replay(capacity=10, directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ── mistakes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GOOD = {"action": [0.0, 0.0], "reward": 1.0, "obs": stack(0, 1, 3), "terminated": False, "truncated": False}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"obs": frame(0, 1)}, r"shape \(6, 2, 3\), a stack of 3 frames.*got uint8 of shape \(2, 2, 3\)"),
+        ({"obs": stack(0, 1, 3) / 255}, "must be uint8.*got float64"),
+        ({"obs": stack(0, 1, 3).transpose(1, 2, 0)}, r"got uint8 of shape \(2, 3, 6\)"),
+        ({"reward": float("nan")}, "reward must be a finite number; got nan"),
+        ({"reward": float("inf")}, "reward must be a finite number; got inf"),
+        ({"action": 1}, r"must be 2 finite numbers; got shape \(\).*One-hot"),
+        ({"action": [0.0, 0.0, 0.0]}, r"must be 2 finite numbers; got shape \(3,\)"),
+        ({"action": [0.0, np.nan]}, "must be 2 finite numbers"),
+    ],
+)
+def test_a_bad_step_is_refused_and_leaves_no_trace(bad, message):
+    replay = counting_replay([4], last_is_open=True)
+    with pytest.raises(ValueError, match=message):
+        replay.add(**GOOD | bad)
+    assert len(replay) == 4
+    replay.add(**GOOD)
+    assert len(replay) == 5
+
+
+def test_a_bad_first_observation_is_refused():
+    with pytest.raises(ValueError, match="An observation must be uint8"):
+        empty_replay().begin_episode(frame(0, 0))
+
+
+def test_a_step_outside_an_episode_is_refused():
+    with pytest.raises(RuntimeError, match=r"none was begun.*begin_episode"):
+        empty_replay().add(**GOOD)
+    for ending in ("terminated", "truncated"):
+        with pytest.raises(RuntimeError, match=r"the last one has ended.*begin_episode"):
+            counting_replay([4], ending=ending).add(**GOOD)
+
+
+@pytest.mark.parametrize("start", [-1, 4, 5, 9, 100], ids=["negative", "final", "newest", "future", "far future"])
+def test_a_start_that_is_no_stored_transition_is_refused(start):
+    replay = counting_replay([4, 0])  # frames 0 to 4 and 5
+    for read in (replay.transitions, lambda draw: replay.clips(draw, length=1)):
+        with pytest.raises(ValueError, match="1 of 2 starts are not stored"):
+            read(at(0, start))
+
+
+def test_a_draw_that_was_overwritten_is_refused():
+    replay = counting_replay([5], capacity=5)
+    draw = replay.draw(8)
+    live(replay, [20], first_episode=1)
+    with pytest.raises(ValueError, match="8 of 8 starts are not stored"):
+        replay.transitions(draw)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda replay: replay.draw(0),
+        lambda replay: replay.draw(1, span=0),
+        lambda replay: replay.transitions(at(0), n_step=0),
+        lambda replay: replay.transitions(at(0), discount=1.1),
+        lambda replay: replay.clips(at(0), length=0),
+    ],
+)
+def test_sizes_must_be_sensible(call):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        call(counting_replay([5]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"frame_shape": (84, 84)}, r"frame_shape=\(84, 84\) must be \(channels, height, width\)"),
+        ({"frame_shape": (0, 84, 84)}, "frame_shape"),
+        ({"action_dim": 0}, "action_dim=0"),
+        ({"frame_stack": 0}, "frame_stack=0"),
+        ({"capacity": 0}, "capacity=0"),
+        ({"reserve": -1}, "reserve=-1"),
+        ({"pad": "reflect"}, "pad='reflect' must be 'repeat'"),
+    ],
+)
+def test_a_replay_that_makes_no_sense_is_refused(bad, message):
+    good = {"frame_shape": FRAME, "action_dim": 2, "frame_stack": 3, "capacity": 10, "seed": 0}
+    with pytest.raises(ValueError, match=message):
+        Replay(**good | bad)
