@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from maskrl.config import Config
 from maskrl.nn.clip import Clip
 from maskrl.nn.momentum import Momentum
 
@@ -194,7 +195,7 @@ class AuxiliaryStep:
         total: dict[str, Tensor] = {}
         for piece in views.split(self.micro_batch or len(views)):
             per_clip, metrics = self.objective.loss(piece)
-            (self.objective.weight * per_clip.sum() / len(views)).backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(self.objective.weight * per_clip.sum() / len(views))
             share = len(piece) / len(views)
             total = {key: total.get(key, torch.zeros_like(value)) + share * value for key, value in metrics.items()}
         return total
@@ -211,6 +212,34 @@ class AuxiliaryStep:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxiliaryConfig(Config):
+    """How an agent optimises an objective by itself; see `AuxiliaryStep`."""
+
+    clips: int = 128  # B
+    learning_rate: float = 5e-4
+    schedule: Schedule = "unit_peak"
+    warmup_updates: int = 6000
+    max_grad_norm: float = 10.0
+    momentum_every: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clips < 1:
+            raise ValueError(f"clips={self.clips} must be at least 1; the paper uses 128.")
+
+    def build(self, objective: Objective[Any], *, micro_batch: int | None = None) -> AuxiliaryStep:
+        return AuxiliaryStep(
+            objective,
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            warmup_updates=self.warmup_updates,
+            max_grad_norm=self.max_grad_norm,
+            momentum_every=self.momentum_every,
+            micro_batch=micro_batch,
+        )
 
 
 def _tensors(views: Any) -> Iterator[Tensor]:

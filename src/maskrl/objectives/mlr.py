@@ -311,6 +311,7 @@ class MLRConfig(Config):
 
     kind: Literal["mlr"] = "mlr"
     weight: float = 1.0  # λ
+    every: int = 1  # updates of the agent per update of this; more is the paper's own idea for speed (appendix B.2)
     clip_length: int = 16  # K
     mask: MaskConfig = field(default_factory=MaskConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -342,6 +343,7 @@ class MLRConfig(Config):
             )
         for name, value, paper in (
             ("weight", self.weight, 1),
+            ("every", self.every, 1),
             ("decoder_depth", self.decoder_depth, 2),
             ("decoder_width", self.decoder_width, None),
             ("head_width", self.head_width, 100),

@@ -1,0 +1,86 @@
+"""What an agent is, what it needs to know of an environment, and where its time goes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from maskrl.agents.replay import Replay
+from maskrl.nn.encoders import Encoder
+
+Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What an environment shows and takes."""
+
+    obs: tuple[int, int, int]  # (C, H, W) of a stack of frames
+    action_dim: int  # width of a continuous action, or number of discrete ones
+    discrete: bool
+
+    @classmethod
+    def of(cls, env: gym.Env[Any, Any]) -> "Spaces":
+        obs, action = env.observation_space, env.action_space
+        if not isinstance(obs, gym.spaces.Box) or obs.dtype != np.uint8 or len(obs.shape) != 3:
+            raise ValueError(
+                f"Observations must be uint8 images of shape (C, H, W); this environment has {obs}. Wrap it so that it returns "
+                "raw frames with the channels first."
+            )
+        shape = (obs.shape[0], obs.shape[1], obs.shape[2])
+        if isinstance(action, gym.spaces.Discrete):
+            return cls(shape, int(action.n), discrete=True)
+        if isinstance(action, gym.spaces.Box) and len(action.shape) == 1 and (abs(action.low) == 1).all():
+            return cls(shape, action.shape[0], discrete=False)
+        raise ValueError(
+            f"Actions must be Discrete, or a Box of one axis within [-1, 1]; this environment has {action}. "
+            "gymnasium.wrappers.RescaleAction(env, -1, 1) rescales a bounded Box."
+        )
+
+
+class Stopwatch:
+    """Seconds spent in each named part. Parts may nest: an inner one is taken out of the outer one."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        self._running.append(part)
+        try:
+            yield
+        finally:
+            elapsed = time.perf_counter() - start
+            self._running.pop()
+            self.seconds[part] += elapsed
+            if self._running:
+                self.seconds[self._running[-1]] -= elapsed
+
+
+class Agent(Protocol):
+    """What acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives."""
+
+    encoder: Encoder
+    watch: Stopwatch
+    updates: int
+
+    def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32]:
+        """(C, H, W) → an action (A,); without `explore` the same one every time."""
+        ...
+
+    def update(self, replay: Replay) -> Metrics: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, optimisers, objective, counters: everything but the random generators, which are torch's own."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -1,0 +1,248 @@
+"""The loop: act, learn, live, and now and then look. To change it, edit it."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskrl.agents.base import Agent, Metrics, Spaces
+from maskrl.agents.replay import Replay
+from maskrl.envs.base import episode_seed
+from maskrl.experiments.evaluate import EpisodeReturns, evaluate, random_returns
+from maskrl.experiments.recipe import Recipe
+from maskrl.experiments.run import Clock, Run
+
+EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
+UPDATES_PER_LINE = 50  # of metrics.jsonl
+
+
+class Watcher(Protocol):
+    """Somebody who looks on; the loop does not depend on what they do."""
+
+    def begin(self, recipe: Recipe, clock: Clock) -> None: ...
+    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None: ...
+    def episode(self, clock: Clock, episode_return: float) -> None: ...
+    def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None: ...
+
+
+class Stopped(Exception):  # noqa: N818, it is not an error
+    """Ctrl-C or SIGTERM. The state has been saved; the same command continues the run."""
+
+
+@dataclass
+class Position:
+    """Where the loop is: with the agent, the replay and the random generators, all there is to continue from."""
+
+    decisions: int = 0
+    episode: int = -1  # number of the current one
+    episode_return: float = 0.0
+    episode_actions: list[NDArray[np.float32]] = field(default_factory=list)  # so far, to live through them again
+    seconds: float = 0.0  # of training in earlier sittings
+    evaluated: int = -1  # frames of the newest evaluation
+    running: bool = False  # whether an episode is open
+
+
+def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
+    """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one."""
+    configure_torch(recipe)
+    env = recipe.env.make(seed=recipe.seed, training=True)
+    evaluation_env = recipe.env.make(seed=recipe.seed, training=False)
+    agent = build_agent(recipe, env)
+    replay = build_replay(recipe, env, run)
+    explorer = np.random.default_rng(recipe.seed)
+    position, start = Position(), time.perf_counter()
+
+    def clock() -> Clock:
+        seconds = position.seconds + time.perf_counter() - start
+        return Clock(
+            position.decisions * recipe.env.action_repeat, position.decisions, agent.updates, round(seconds, 3)
+        )
+
+    obs = resume(run, agent, replay, explorer, position, env)
+    if obs is not None or position.decisions:
+        run.rewind(clock())
+    run.set_status("running")
+    watcher.begin(recipe, clock())
+    metrics: Metrics = {}
+
+    with stopping() as stop:
+        while True:
+            now = clock()
+            if position.evaluated != now.frames and (
+                now.frames % recipe.evaluation.every == 0 or now.frames == recipe.frames
+            ):
+                with agent.watch("evaluation"):
+                    look(recipe, run, watcher, agent, evaluation_env, now)
+                position.evaluated = now.frames
+            done = now.frames >= recipe.frames
+            if done or stop.is_set() or (now.frames % recipe.checkpoint_every == 0 and now.frames):
+                with agent.watch("checkpoint"):
+                    run.save(snapshot(agent, replay, explorer, position, clock()))
+            if done or stop.is_set():
+                break
+
+            if obs is None:
+                obs = begin_episode(recipe, env, replay, position)
+            warming_up = position.decisions < recipe.agent.warmup_decisions
+            if warming_up:
+                action = explorer.uniform(-1, 1, agent_action_dim(env)).astype(np.float32)
+            else:
+                with agent.watch("actor"):
+                    action = agent.act(obs, explore=True)
+                metrics = agent.update(replay)
+                if agent.updates % UPDATES_PER_LINE == 0:
+                    run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
+
+            with agent.watch("environment"):
+                obs, reward, terminated, truncated, _ = env.step(action)
+            replay.add(action, float(reward), obs, terminated=terminated, truncated=truncated)
+            position.decisions += 1
+            position.episode_actions.append(action)
+            position.episode_return += float(reward)
+            watcher.decision(clock(), metrics, agent.watch.seconds)
+            if terminated or truncated:
+                run.log(
+                    "episode", clock(), {"return": position.episode_return, "length": len(position.episode_actions)}
+                )
+                watcher.episode(clock(), position.episode_return)
+                obs, position.running = None, False
+
+    env.close()
+    evaluation_env.close()
+    if not done:
+        raise Stopped
+    run.set_status("done")
+    return agent
+
+
+def look(recipe: Recipe, run: Run, watcher: Watcher, agent: Agent, env: gym.Env[Any, Any], clock: Clock) -> None:
+    """Evaluate and write it down; at the very start, also what random actions earn."""
+    seed, episodes = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes
+    if clock.frames == 0:
+        floor = random_returns(env, episodes=episodes, seed=seed)
+        run.log("random", clock, {"score": floor.score, "returns": floor.returns})
+    returns = evaluate(agent, env, episodes=episodes, seed=seed)
+    run.log("evaluation", clock, {"score": returns.score, "returns": returns.returns})
+    watcher.evaluation(clock, returns)
+
+
+def begin_episode(recipe: Recipe, env: gym.Env[Any, Any], replay: Replay, position: Position) -> NDArray[np.uint8]:
+    position.episode += 1
+    position.episode_return, position.episode_actions, position.running = 0.0, [], True
+    obs: NDArray[np.uint8]
+    obs, _ = env.reset(seed=episode_seed(recipe.seed, position.episode))
+    replay.begin_episode(obs)
+    return obs
+
+
+# ── Building ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def configure_torch(recipe: Recipe) -> None:
+    torch.manual_seed(recipe.seed)
+    if recipe.threads is not None:
+        torch.set_num_threads(recipe.threads)
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    if recipe.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(recipe.device)
+
+
+def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
+    return recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
+
+
+def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
+    spaces, stack = Spaces.of(env), recipe.env.frame_stack
+    channels, height, width = spaces.obs
+    if recipe.replay.storage == "disk":
+        (run.path / "replay").mkdir(exist_ok=True)
+    return Replay(
+        frame_shape=(channels // stack, height, width),
+        action_dim=spaces.action_dim,
+        frame_stack=stack,
+        capacity=min(recipe.replay.capacity, recipe.frames // recipe.env.action_repeat),
+        seed=recipe.seed,
+        directory=run.path / "replay" if recipe.replay.storage == "disk" else None,
+    )
+
+
+def agent_action_dim(env: gym.Env[Any, Any]) -> int:
+    return Spaces.of(env).action_dim
+
+
+# ── Saving and continuing ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def snapshot(
+    agent: Agent, replay: Replay, explorer: np.random.Generator, position: Position, clock: Clock
+) -> dict[str, Any]:
+    """All state of a run as tensors and plain values."""
+    return {
+        "format": 1,
+        "agent": agent.state_dict(),
+        "replay": {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in replay.state_dict().items()
+        },
+        "explorer": explorer.bit_generator.state,
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "position": {
+            **vars(position),
+            "episode_actions": [action.tolist() for action in position.episode_actions],
+            "seconds": clock.seconds,
+        },
+    }
+
+
+def resume(
+    run: Run, agent: Agent, replay: Replay, explorer: np.random.Generator, position: Position, env: gym.Env[Any, Any]
+) -> NDArray[np.uint8] | None:
+    """Restore the newest checkpoint, if any, and live through the open episode again; returns its observation."""
+    state = run.restore()
+    if state is None:
+        return None
+    agent.load_state_dict(state["agent"])
+    replay.load_state_dict(
+        {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in state["replay"].items()}
+    )
+    explorer.bit_generator.state = state["explorer"]
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    for name, value in state["position"].items():
+        setattr(position, name, value)
+    position.episode_actions = [np.array(action, np.float32) for action in position.episode_actions]
+    if not position.running:
+        return None
+    obs: NDArray[np.uint8]
+    obs, _ = env.reset(seed=episode_seed(run.recipe.seed, position.episode))
+    for action in position.episode_actions:
+        obs, *_ = env.step(action)
+    return obs
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, so that the loop ends between two decisions with its state saved."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

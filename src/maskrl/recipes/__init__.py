@@ -1,0 +1,1 @@
+"""The paper's numbers, each with its source."""
