@@ -1,9 +1,17 @@
 """Small things to test with: everything is tiny, double precision, and drawn from the current torch seed."""
 
+import os
+import signal
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from maskrl import AugmentConfig, Clip, ControlEncoder, Host, MaskConfig, MLRConfig
+from maskrl.agents.base import Metrics
+from maskrl.experiments.evaluate import EpisodeReturns
+from maskrl.experiments.recipe import Recipe
+from maskrl.experiments.run import Clock
 from maskrl.nn.layers import NoisyLinear
 
 FRAME, CROP, STEPS, ACTIONS, LATENT = 28, 24, 8, 2, 10
@@ -54,3 +62,23 @@ def tiny_mask(**changes: object) -> MaskConfig:
 
 def parameters_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+class Silent:
+    """A watcher that counts, and that can interrupt."""
+
+    def __init__(self, interrupt_at: int | None = None) -> None:
+        self.evaluations: list[int] = []
+        self.interrupt_at = interrupt_at
+
+    def begin(self, recipe: Recipe, clock: Clock) -> None:
+        self.began = clock
+
+    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
+        if clock.decisions == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def episode(self, clock: Clock, episode_return: float) -> None: ...
+
+    def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
+        self.evaluations.append(clock.frames)

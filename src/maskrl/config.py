@@ -1,12 +1,15 @@
 """The base of every configuration: frozen, keyword-only, living beside what it builds, and read by its `build` alone."""
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Refuses a value outside a closed set of choices when it is made, not when it is first used."""
+
+    # Whoever reads one from JSON refuses what it does not have; pydantic is not needed for that here.
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
         types = get_type_hints(type(self))

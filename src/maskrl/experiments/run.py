@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import torch
 
-from maskrl.experiments.recipe import Recipe
+from maskrl.experiments.recipe import Recipe, as_json, difference, from_json
 
-Kind = Literal["update", "episode", "evaluation"]
+Kind = Literal["update", "episode", "evaluation", "random"]  # random: what uniformly random actions earn
 Status = Literal["new", "running", "done", "failed"]
 
 

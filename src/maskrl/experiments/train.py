@@ -53,8 +53,8 @@ class Position:
 def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one."""
     configure_torch(recipe)
-    env = recipe.env.make(seed=recipe.seed, training=True)
-    evaluation_env = recipe.env.make(seed=recipe.seed, training=False)
+    env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=True)
+    evaluation_env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=False)
     agent = build_agent(recipe, env)
     replay = build_replay(recipe, env, run)
     explorer = np.random.default_rng(recipe.seed)
@@ -93,7 +93,7 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                 obs = begin_episode(recipe, env, replay, position)
             warming_up = position.decisions < recipe.agent.warmup_decisions
             if warming_up:
-                action = explorer.uniform(-1, 1, agent_action_dim(env)).astype(np.float32)
+                action = explorer.uniform(-1, 1, replay.action_dim).astype(np.float32)
             else:
                 with agent.watch("actor"):
                     action = agent.act(obs, explore=True)
@@ -175,10 +175,6 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
         seed=recipe.seed,
         directory=run.path / "replay" if recipe.replay.storage == "disk" else None,
     )
-
-
-def agent_action_dim(env: gym.Env[Any, Any]) -> int:
-    return Spaces.of(env).action_dim
 
 
 # ── Saving and continuing ─────────────────────────────────────────────────────────────────────────────────────────────

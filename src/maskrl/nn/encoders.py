@@ -90,7 +90,7 @@ def _convolutions(
     layers: list[nn.Module] = []
     _, height, width = obs_shape
     for fan_in, fan_out, (kernel, stride) in zip(channels[:-1], channels[1:], kernels, strict=True):
-        layers += [nn.Conv2d(fan_in, fan_out, kernel, stride), nn.ReLU()]
+        layers += [nn.Conv2d(fan_in, fan_out, kernel, stride), nn.ReLU(inplace=True)]
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     if height < 1 or width < 1:
         raise ValueError(
@@ -98,4 +98,8 @@ def _convolutions(
             "Use larger frames, fewer layers or smaller strides."
         )
     # Channels last is 1.3 to 1.5 times faster on a CPU at these sizes and the layout that tensor cores want; it changes no value.
-    return nn.Sequential(*layers).to(memory_format=torch.channels_last), (channels[-1], height, width)
+    convolutions = nn.Sequential(*layers)
+    for parameter in convolutions.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return convolutions, (channels[-1], height, width)

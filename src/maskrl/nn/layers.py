@@ -28,15 +28,14 @@ def orthogonal_init(module: M, *, delta: bool = True) -> M:
         if isinstance(layer, nn.Linear):
             nn.init.orthogonal_(layer.weight)
         elif isinstance(layer, nn.Conv2d):
-            gain = nn.init.calculate_gain("relu")
+            gain, (height, width) = nn.init.calculate_gain("relu"), layer.kernel_size
+            taps = torch.zeros(layer.weight.shape)  # torch's orthogonal_ does not take a channels-last weight
             if delta:
-                nn.init.zeros_(layer.weight)
-                height, width = layer.kernel_size
-                with torch.no_grad():
-                    centre = torch.empty(layer.out_channels, layer.in_channels)
-                    layer.weight[:, :, height // 2, width // 2] = nn.init.orthogonal_(centre, gain)
+                taps[:, :, height // 2, width // 2] = nn.init.orthogonal_(torch.empty(taps.shape[:2]), gain)
             else:
-                nn.init.orthogonal_(layer.weight, gain)
+                nn.init.orthogonal_(taps, gain)
+            with torch.no_grad():
+                layer.weight.copy_(taps)
         else:
             continue
         if layer.bias is not None:

@@ -1,0 +1,170 @@
+"""Where every number of a recipe comes from, and what the other sources say."""
+
+from typing import Any, NamedTuple
+
+from maskrl.experiments.recipe import Method, Recipe, as_override, leaves
+from maskrl.recipes import dmcontrol, toy
+
+
+class Source(NamedTuple):
+    where: str
+    conflict: str | None = None  # sources that disagree, each with its value
+
+
+class Explanation(NamedTuple):
+    """One line of `maskrl recipes show --why`."""
+
+    path: str
+    value: Any
+    source: str
+    conflict: str | None
+
+
+TABLE = Source("paper, Table 12")
+CODE = Source("released code")
+OURS = Source("ours: a matter of speed and space, not of the method")
+NO_VARIANT = Source("paper, section 3: the method itself; other values are its ablations")
+
+SOURCES: dict[str, Source] = {
+    "name": Source("the task's name"),
+    "profile": Source("paper: the settings as published"),
+    "env.kind": Source("paper, section 4: DMControl"),
+    "env.task": Source("the recipe's name"),
+    "env.action_repeat": TABLE,
+    "env.size": TABLE,
+    "env.frame_stack": TABLE,
+    "env.camera": CODE,
+    "env.shadow_size": Source("the suite's own"),
+    "agent.kind": Source("paper, section 4: SAC on DMControl"),
+    "agent.encoder.filters": Source(
+        "released code", "paper: the encoder of CURL, whose code has 32; released code: 64"
+    ),
+    "agent.encoder.latent_dim": TABLE,
+    "agent.encoder.strides": CODE,
+    "agent.encoder.convolution_init": CODE,
+    "agent.encoder.linear_init": Source(
+        "released code: a truncated normal with MLR, orthogonal in the Baseline",
+        "paper: silent; released code: the two methods differ",
+    ),
+    "agent.hidden": CODE,
+    "agent.augment.crop": TABLE,
+    "agent.augment.shift": TABLE,
+    "agent.augment.intensity": Source(
+        "released code", "paper: crop and intensity; released code: crop alone for the policy batch"
+    ),
+    "agent.warmup_decisions": TABLE,
+    "agent.batch_size": TABLE,
+    "agent.discount": TABLE,
+    "agent.learning_rate": TABLE,
+    "agent.temperature": TABLE,
+    "agent.temperature_learning_rate": TABLE,
+    "agent.temperature_beta": TABLE,
+    "agent.actor_every": CODE,
+    "agent.target_every": TABLE,
+    "agent.q_momentum": TABLE,
+    "agent.encoder_momentum": Source("released code", "paper: lists only the Q function's 0.99; released code: 0.95"),
+    "agent.auxiliary.clips": TABLE,
+    "agent.auxiliary.learning_rate": TABLE,
+    "agent.auxiliary.schedule": Source(
+        "released code",
+        "paper: the printed formula peaks at 1/77 of the learning rate; released code: at the learning rate",
+    ),
+    "agent.auxiliary.warmup_updates": Source(
+        "paper, Table 12", "released configuration: 1000, which its code does not read; paper and released code: 6000"
+    ),
+    "agent.auxiliary.max_grad_norm": Source("released code", "paper: silent on DMControl; released code: 10"),
+    "agent.auxiliary.momentum_every": Source("released code", "paper: every update; released code: every second"),
+    "agent.micro_batch": OURS,
+    "objective.kind": Source("paper, section 3: MLR"),
+    "objective.weight": TABLE,
+    "objective.every": Source("paper, Algorithm 1"),
+    "objective.clip_length": Source(
+        "paper, Table 12", "released configuration: 7; paper and released command line: 16"
+    ),
+    "objective.mask.strategy": NO_VARIANT,
+    "objective.mask.cube": TABLE,
+    "objective.mask.ratio": TABLE,
+    "objective.mask.balanced": Source(
+        "released code", "paper: drawn over all cubes; released code: the exact share in every block of time"
+    ),
+    "objective.mask.rounding": CODE,
+    "objective.mask.per_clip": Source("released code", "paper: silent; released code: one mask for the whole batch"),
+    "objective.mask.fill": Source("released code", "paper: the figure shows white; released code: black"),
+    "objective.mask.feature_patch": Source("ours: used by the ablation MLR-F alone, of which the paper says no more"),
+    "objective.augment.crop": TABLE,
+    "objective.augment.shift": TABLE,
+    "objective.augment.intensity": Source("paper, Table 12: random intensity; its scale: released code"),
+    "objective.corrupt": NO_VARIANT,
+    "objective.masked_input_scale": CODE,
+    "objective.action_tokens": NO_VARIANT,
+    "objective.decoder_depth": TABLE,
+    "objective.decoder_width": Source("paper, Table 4: 20.4 K parameters per layer"),
+    "objective.reconstruct": NO_VARIANT,
+    "objective.pixel_loss_on": Source("ours: used by the ablation MLR-Pixel alone, of which the paper says no more"),
+    "objective.projection": NO_VARIANT,
+    "objective.prediction": NO_VARIANT,
+    "objective.head_width": CODE,
+    "objective.distance": Source("released code", "paper: 1 - cos; released code: 2 - 2 cos"),
+    "objective.norm_floor": CODE,
+    "objective.momentum": TABLE,
+    "objective.momentum_decoder": NO_VARIANT,
+    "objective.momentum_init": Source(
+        "paper, section 3, implied: the momentum networks begin as copies",
+        "released code: they start from weights of their own, forgotten within some 100 updates",
+    ),
+    "objective.init": CODE,
+    "objective.mask_after_done": Source("ours: no clip passes the end of an episode on DMControl"),
+    "frames": Source(
+        "paper, Table 1: DMControl-100k; frames=500000 for DMControl-500k",
+        "released command line: 100000, which stops before the evaluation there; released configuration: 105000",
+    ),
+    "evaluation.every": CODE,
+    "evaluation.episodes": TABLE,
+    "replay.capacity": TABLE,
+    "replay.storage": OURS,
+    "checkpoint_every": OURS,
+    "seed": Source("the run's own: the paper averages over several"),
+    "device": OURS,
+    "threads": OURS,
+}
+
+# What the paper sets by task: for any other task there is no source.
+BY_TASK = (
+    "env.action_repeat",
+    "agent.learning_rate",
+    "agent.auxiliary.learning_rate",
+    "objective.mask.cube",
+    "objective.momentum",
+)
+
+
+def explain(recipe: Recipe) -> list[Explanation]:
+    """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
+    suite, task = recipe.name.split("/")
+    method: Method = "baseline" if recipe.objective is None else "mlr"
+    is_toy = suite == "toy"
+    usual = leaves(toy.recipe(task, method) if is_toy else dmcontrol.recipe(task, recipe.profile, method))
+    paper = leaves(dmcontrol.recipe("finger-spin" if is_toy else task, "paper", method))
+
+    def explanation(path: str, value: Any) -> Explanation:
+        source, conflict = SOURCES.get(path, Source(f"ours: the paper has no {path}"))
+        ours = None
+        if path not in usual or value != usual[path]:
+            ours = f"override: the recipe has {as_override(usual.get(path))}"
+        elif recipe.objective is None and path.startswith("agent.auxiliary."):
+            ours = "not used: there is no objective"
+        elif is_toy and value != paper.get(path):
+            ours = "toy suite: ours, small on purpose"
+        elif value != paper.get(path):
+            ours = f"lite profile: scaled to a CPU; the paper profile has {as_override(paper.get(path))}"
+        elif path in BY_TASK and task in dmcontrol.SISTERS:
+            ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
+        elif path in BY_TASK and task not in dmcontrol.PAPER_TASKS:
+            ours = f"ours: the paper does not have {task}; its default for tasks"
+        return Explanation(path, value, ours or source, None if ours else conflict)
+
+    absent = {"objective": Source("paper, section 4: the Baseline is the agent without MLR")}
+    return [
+        Explanation(path, value, *absent[path]) if path in absent else explanation(path, value)
+        for path, value in leaves(recipe).items()
+    ]

@@ -1,0 +1,287 @@
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from builders import parameters_of, tiny_mask, tiny_mlr
+from maskrl import AugmentConfig
+from maskrl.agents.base import Spaces, Stopwatch
+from maskrl.agents.replay import Replay
+from maskrl.agents.sac import SAC, Actor, ControlEncoderConfig, Critic, SACConfig
+from maskrl.nn.encoders import ControlEncoder
+from maskrl.objectives.base import AuxiliaryConfig
+
+SPACES = Spaces(obs=(9, 28, 28), action_dim=2, discrete=False)
+CPU = torch.device("cpu")
+
+
+def tiny_config(**changes: object) -> SACConfig:
+    settings: dict[str, object] = {
+        "encoder": ControlEncoderConfig(filters=4, latent_dim=10),
+        "hidden": 16,
+        "augment": AugmentConfig(crop=24, intensity=0.0),
+        "batch_size": 12,
+        "auxiliary": AuxiliaryConfig(clips=3, warmup_updates=10),
+    }
+    return SACConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+def tiny_sac(*, mlr: bool = False, every: int = 1, **changes: object) -> SAC:
+    torch.manual_seed(7)
+    objective = tiny_mlr(mask=tiny_mask(), every=every) if mlr else None
+    return tiny_config(**changes).build(SPACES, objective, CPU)
+
+
+def lived_through(decisions: int = 60, episode: int = 30) -> Replay:
+    generator = np.random.default_rng(0)
+    replay = Replay(frame_shape=(3, 28, 28), action_dim=2, frame_stack=3, capacity=100, seed=1)
+    for step in range(decisions):
+        if step % episode == 0:
+            replay.begin_episode(generator.integers(256, size=(9, 28, 28), dtype=np.uint8))
+        replay.add(
+            generator.uniform(-1, 1, 2).astype(np.float32),
+            float(generator.random()),
+            generator.integers(256, size=(9, 28, 28), dtype=np.uint8),
+            terminated=False,
+            truncated=step % episode == episode - 1,
+        )
+    return replay
+
+
+def weights(agent: SAC) -> dict[str, list[torch.Tensor]]:
+    parts = {
+        "convolutions": agent.encoder.convolutions,
+        "linear": agent.encoder.linear,
+        "critic": agent.critic,
+        "actor": agent.actor,
+        "target_encoder": agent.target_encoder,
+        "target_critic": agent.target_critic,
+    }
+    return {name: [p.detach().clone() for p in part.parameters()] for name, part in parts.items()} | {
+        "temperature": [agent.log_temperature.detach().clone()]
+    }
+
+
+def moved(before: dict[str, list[torch.Tensor]], after: dict[str, list[torch.Tensor]]) -> set[str]:
+    return {
+        name for name in before if not all(torch.equal(a, b) for a, b in zip(before[name], after[name], strict=True))
+    }
+
+
+# ── Networks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_networks_have_the_papers_sizes():
+    encoder = ControlEncoder()
+    actor, critic = Actor(encoder, 6, 1024), Critic(50, 6, 1024)
+    assert parameters_of(actor.embed) == 3_920_150
+    assert parameters_of(critic.q1) == 56 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 + 1 == 1_108_993
+    assert parameters_of(actor.trunk) == 50 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 12 + 12
+
+
+def test_the_actor_has_no_convolutions_of_its_own():
+    assert not any(isinstance(module, nn.Conv2d) for module in tiny_sac().actor.modules())
+
+
+def test_linears_start_orthogonal_and_slow_copies_as_copies():
+    agent = tiny_sac(mlr=True, encoder=ControlEncoderConfig(filters=4, latent_dim=10, linear_init="truncated_normal"))
+    weight = agent.actor.embed[1].weight.detach()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(10), atol=1e-5, rtol=0)
+    assert torch.equal(agent.target_encoder.copy.linear.weight, agent.encoder.linear.weight)
+    assert torch.equal(agent.target_critic.copy.q1[0].weight, agent.critic.q1[0].weight)
+    assert agent.encoder.linear.weight.abs().max() <= 0.02
+
+
+def test_the_log_probability_is_that_of_a_squashed_gaussian():
+    actor = Actor(ControlEncoder((9, 24, 24), filters=4, latent_dim=10), 2, 16)
+    features = torch.rand(5, 4, 5, 5)
+    action, log_prob = actor(features)
+    mean, log_std = actor.distribution(features)
+    gaussian = torch.distributions.Normal(mean, log_std.exp())
+    before_squashing = torch.atanh(action.clamp(-0.999999, 0.999999))
+    expected = (gaussian.log_prob(before_squashing) - (1 - action.square() + 1e-6).log()).sum(dim=-1)
+    torch.testing.assert_close(log_prob, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_the_standard_deviation_lies_between_exp_minus_10_and_exp_2():
+    actor = Actor(ControlEncoder((9, 24, 24), filters=4, latent_dim=10), 2, 16)
+    for bias, bound in ((-100.0, -10.0), (100.0, 2.0)):
+        nn.init.constant_(actor.trunk[-1].bias, bias)
+        assert actor.distribution(torch.rand(3, 4, 5, 5))[1].unique().item() == pytest.approx(bound)
+
+
+# ── Acting ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_acting_sees_the_centre_crop_and_is_deterministic_unless_exploring():
+    agent, obs = tiny_sac(), np.random.default_rng(0).integers(256, size=(9, 28, 28), dtype=np.uint8)
+    action = agent.act(obs, explore=False)
+    assert action.shape == (2,)
+    assert action.dtype == np.float32
+    border = obs.copy()
+    border[:, :2] = border[:, -2:] = 0
+    border[:, :, :2] = border[:, :, -2:] = 0
+    assert (agent.act(border, explore=False) == action).all()
+    assert (agent.act(obs, explore=True) != agent.act(obs, explore=True)).any()
+    state = torch.get_rng_state()
+    agent.act(obs, explore=False)
+    assert torch.equal(torch.get_rng_state(), state)  # evaluation must not disturb training
+
+
+# ── Learning ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_critic_loss_is_the_soft_bellman_error_written_out():
+    agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
+    discounts = batch.discounts.clone()
+    discounts[:3] = 0  # as after a termination
+    obs, next_obs = agent.augment(batch.obs), agent.augment(batch.next_obs)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        pixels = next_obs.pixels()
+        next_actions, log_prob = agent.actor(agent.encoder.features(pixels))
+        q1, q2 = agent.target_critic(agent.target_encoder(pixels), next_actions)
+        y = batch.rewards + discounts * (torch.minimum(q1, q2) - 0.1 * log_prob)
+        p1, p2 = agent.critic(agent.encoder(obs.pixels()), batch.actions)
+        expected = (p1 - y).square().mean() + (p2 - y).square().mean()
+    torch.manual_seed(3)
+    loss = agent.update_critic(obs, batch.actions, batch.rewards, next_obs, discounts)["critic/loss"]
+    torch.testing.assert_close(loss, expected)
+    assert discounts[3:].unique().item() == pytest.approx(0.99)
+
+
+def test_the_actor_and_temperature_losses_are_the_papers_written_out():
+    agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
+    obs = agent.augment(batch.obs)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        features = agent.encoder.features(obs.pixels())
+        actions, log_prob = agent.actor(features)
+        q = agent.critic(agent.encoder.embed(features), actions).amin(dim=0)
+    torch.manual_seed(3)
+    metrics = agent.update_actor_and_temperature(obs)
+    torch.testing.assert_close(metrics["actor/loss"], (0.1 * log_prob - q).mean())
+    torch.testing.assert_close(metrics["actor/entropy"], -log_prob.mean())
+    # d/d(log α) of mean(α·(−log π − H*)) with H* = −A = −2
+    torch.testing.assert_close(agent.log_temperature.grad, 0.1 * (-log_prob.mean() + 2))
+
+
+def test_each_loss_moves_its_own_part():
+    agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
+    obs, next_obs = agent.augment(batch.obs), agent.augment(batch.next_obs)
+    start = weights(agent)
+    agent.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
+    after_critic = weights(agent)
+    assert moved(start, after_critic) == {"convolutions", "linear", "critic"}
+    agent.update_actor_and_temperature(obs)
+    assert moved(after_critic, weights(agent)) == {"actor", "temperature"}
+
+
+def test_actor_temperature_and_targets_move_at_every_second_update_the_first_included():
+    agent, replay = tiny_sac(), lived_through()
+    for update in range(4):
+        before = weights(agent)
+        agent.update(replay)
+        slow = {"actor", "temperature", "target_encoder", "target_critic"} if update % 2 == 0 else set()
+        assert moved(before, weights(agent)) == {"convolutions", "linear", "critic"} | slow
+
+
+def test_the_slow_copies_keep_95_percent_of_the_encoder_and_99_of_the_q_heads():
+    agent, replay = tiny_sac(), lived_through()
+    old = weights(agent)
+    agent.update(replay)
+    new = weights(agent)
+    torch.testing.assert_close(new["target_critic"][0], 0.99 * old["critic"][0] + 0.01 * new["critic"][0])
+    torch.testing.assert_close(new["target_encoder"][0], 0.95 * old["convolutions"][0] + 0.05 * new["convolutions"][0])
+
+
+def test_micro_batches_take_the_same_step():
+    outcomes = []
+    for micro_batch in (None, 5):
+        agent, batch = (
+            tiny_sac(mlr=True, micro_batch=micro_batch),
+            lived_through().transitions(lived_through().draw(12)),
+        )
+        agent.actor.forward = lambda features, actor=agent.actor: (  # type: ignore[method-assign]
+            actor.distribution(features)[0].tanh(),
+            actor.distribution(features)[1].sum(dim=-1),
+        )  # without noise, whose order of drawing depends on the pieces
+        obs, next_obs = agent.augment(batch.obs), agent.augment(batch.obs)
+        outcomes.append(agent.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts))
+        outcomes[-1] |= {f"gradient {i}": p.grad.clone() for i, p in enumerate(agent.encoder.parameters())}
+        outcomes[-1] |= agent.update_actor_and_temperature(obs)
+    for name, value in outcomes[0].items():
+        torch.testing.assert_close(outcomes[1][name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_the_baseline_draws_no_clips_and_has_no_objective():
+    agent, replay = tiny_sac(), lived_through()
+    replay.clips = None  # type: ignore[assignment, method-assign]  # would fail if called
+    metrics = agent.update(replay)
+    assert agent.auxiliary is None
+    assert not any(name.startswith("mlr/") for name in metrics)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_objective_takes_its_turn_at_every_nth_update(every: int):
+    agent, replay = tiny_sac(mlr=True, every=every), lived_through()
+    turns = ["mlr/loss" in agent.update(replay) for _ in range(6)]
+    assert turns == [update % every == 0 for update in range(6)]
+
+
+def test_the_objective_moves_the_shared_convolutions_and_neither_actor_nor_critic():
+    agent, replay = tiny_sac(mlr=True), lived_through()
+    before = weights(agent)
+    agent.auxiliary(replay.clips(replay.draw(3, span=8), length=8))
+    assert moved(before, weights(agent)) == {"convolutions", "linear"}
+
+
+def test_state_round_trips_and_the_next_update_is_bit_equal():
+    for mlr in (False, True):
+        first, second, replay = tiny_sac(mlr=mlr), tiny_sac(mlr=mlr, temperature=0.5), lived_through()
+        for _ in range(3):
+            first.update(replay)
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        state, losses = copy.deepcopy(replay.state_dict()), []
+        for agent in (first, second):
+            replay.load_state_dict(copy.deepcopy(state))
+            torch.manual_seed(5)
+            losses.append({name: value.item() for name, value in agent.update(replay).items()})
+        assert losses[0] == losses[1]
+        assert moved(weights(first), weights(second)) == set()
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_weights_change():
+    agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
+    before = weights(agent)
+    obs = agent.augment(batch.obs)
+    with pytest.raises(
+        FloatingPointError, match="The critic loss is inf at update 0; the weights were left as they were"
+    ):
+        agent.update_critic(obs, batch.actions, torch.full((12,), math.inf), obs, batch.discounts)
+    assert moved(before, weights(agent)) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [({"batch_size": 0}, "batch_size=0 must be positive"), ({"discount": 1.5}, r"discount=1.5 must be in \(0, 1\]")],
+)
+def test_an_impossible_config_is_refused(change: dict[str, object], seen: str):
+    with pytest.raises(ValueError, match=seen):
+        tiny_config(**change)
+
+
+def test_discrete_actions_are_refused():
+    with pytest.raises(ValueError, match="SAC needs continuous actions"):
+        tiny_config().build(replace(SPACES, discrete=True), None, CPU)
+
+
+def test_a_stopwatch_takes_inner_parts_out_of_outer_ones():
+    watch = Stopwatch()
+    with watch("outer"), watch("inner"):
+        sum(range(200_000))
+    assert watch.seconds["inner"] > 10 * watch.seconds["outer"] >= 0
