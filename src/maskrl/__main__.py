@@ -1,0 +1,5 @@
+"""`python -m maskrl`, for where the script is not on the path."""
+
+from maskrl.cli import main
+
+main()

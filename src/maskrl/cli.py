@@ -1,0 +1,500 @@
+"""The command line. Torch and all that needs it is imported inside the commands, so that `--help` answers at once.
+
+Exit codes: 0 done, 1 the run failed (a loss is not finite), 2 something its user can put right, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+import errno
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from maskrl import __version__
+
+if TYPE_CHECKING:
+    from maskrl.experiments.recipe import Recipe
+    from maskrl.experiments.run import Run
+
+Profile = Literal["auto", "paper", "lite"]
+Method = Literal["mlr", "baseline"]
+
+app = typer.Typer(
+    help="Sample-efficient reinforcement learning from pixels by Mask-based Latent Reconstruction (MLR).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+recipes_app = typer.Typer(help="The recipes: list them, or show one with every value of it.", no_args_is_help=False)
+app.add_typer(recipes_app, name="recipes")
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup or toy/reach.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
+]
+ProfileOption = Annotated[
+    Profile,
+    typer.Option(help="paper: to the number. lite: scaled to a laptop. auto: paper with a CUDA device, else lite."),
+]
+MethodOption = Annotated[Method, typer.Option(help="baseline: the same agent without the objective.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
+    try:
+        app(None if arguments is None else list(arguments), prog_name="maskrl")
+    except Refusal as refusal:
+        print(f"maskrl: {refusal}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
+    """Something that the user can put right; the message says how."""
+
+
+@contextmanager
+def refusing(*errors: type[Exception]) -> Iterator[None]:
+    """Turn errors whose message is meant for the user into a refusal."""
+    try:
+        yield
+    except errors as error:
+        words = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            words = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+        raise Refusal(words) from error
+
+
+# ── train ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.command()
+def train(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    profile: ProfileOption = "auto",
+    method: MethodOption = "mlr",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the run lives.  [default: runs/RECIPE/METHOD/seed-SEED-DIGEST]"),
+    ] = None,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases.")] = False,
+) -> None:
+    """Train an agent. The same command again continues the same run from its newest checkpoint."""
+    from maskrl.experiments.progress import make_watcher, require_wandb
+    from maskrl.experiments.recipe import digest
+    from maskrl.experiments.run import Run, RunError
+    from maskrl.experiments.train import Stopped
+    from maskrl.experiments.train import train as run_to_the_end
+
+    chosen = resolve(recipe, overrides, profile, method)
+    path = run_dir or Path("runs") / chosen.name / _method(chosen) / f"seed-{chosen.seed}-{digest(chosen)}"
+    command = _train_command(recipe, overrides or [], profile, method, run_dir, wandb)
+    longer = [
+        *(override for override in overrides or [] if not override.startswith("frames=")),
+        f"frames={2 * chosen.frames}",
+    ]
+    longer_command = _train_command(recipe, longer, profile, method, None, wandb)
+
+    if path.exists() and not path.is_dir():
+        raise Refusal(f"{path} is a file. Choose another --run-dir.")
+    if wandb:
+        with refusing(ModuleNotFoundError):
+            require_wandb()
+    continued = (path / "recipe.json").exists()
+    with refusing(RunError, OSError):
+        run = Run.create(path, chosen) if continued else None
+    if run is not None and run.status == "done":
+        print(f"This run is finished already; it is in {path}.\n")
+        summary(run, longer_command)
+        return
+    needs = forecast(chosen, path)  # before anything is written
+    with refusing(RunError, OSError):
+        run = run or Run.create(path, chosen)
+    banner(run, needs, profile)
+
+    tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    try:
+        with refusing(RunError), _signals() as seen, make_watcher(run, tty=tty, wandb=wandb) as watcher:
+            run_to_the_end(chosen, run, watcher)
+    except Stopped:
+        print(f"\nStopped and saved at {watcher.progress.clock.frames:,} frames. Continue with:\n  {command}")
+        raise typer.Exit(128 + seen()) from None
+    except KeyboardInterrupt:  # before the loop took over, so there is nothing new to save
+        print(f"\nStopped before the first decision. Continue with:\n  {command}")
+        raise typer.Exit(130) from None
+    except FloatingPointError as error:
+        run.set_status("failed", str(error))
+        kept = f"The last good checkpoint is kept: {path / 'checkpoint.pt'}"
+        print(
+            f"maskrl: {error}\n{kept if (path / 'checkpoint.pt').exists() else 'No checkpoint yet.'}", file=sys.stderr
+        )
+        raise typer.Exit(1) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise Refusal(
+            f"The disk of {path} is full; the last checkpoint is kept. Make room and continue with:\n  {command}"
+        ) from error
+    print()
+    summary(run, longer_command)
+
+
+def resolve(name: str, overrides: Sequence[str] | None, profile: Profile, method: Method) -> "Recipe":
+    """The recipe of a name, with overrides."""
+    from maskrl import recipes
+
+    with refusing(ValueError):
+        return recipes.resolve(name, overrides or (), profile=profile, method=method)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will take, in bytes. An amount that is free is None where the system does not tell."""
+
+    replay: int
+    disk: int  # beyond what the run directory already has
+    disk_free: int
+    memory: int
+    memory_free: int | None
+
+
+def forecast(recipe: "Recipe", path: Path) -> Forecast:
+    """Make the environment and the agent once, for their sizes and complaints, and refuse a replay that cannot fit."""
+    import torch
+
+    from maskrl.agents.base import Spaces
+    from maskrl.agents.replay import Replay
+    from maskrl.experiments.train import build_agent
+
+    if recipe.device == "cuda" and not torch.cuda.is_available():
+        raise Refusal("device=cuda, but torch sees no CUDA device here. Use device=cpu, or install torch with CUDA.")
+    # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+        env = recipe.env.make(seed=recipe.seed, training=True)
+        spaces = Spaces.of(env)
+        build_agent(recipe, env)
+        env.close()
+
+    channels, height, width = spaces.obs
+    stack = recipe.env.frame_stack
+    capacity = min(recipe.replay.capacity, recipe.frames // recipe.env.action_repeat)
+    replay = Replay.forecast((channels // stack, height, width), spaces.action_dim, stack, capacity)
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
+    if recipe.replay.storage == "disk":
+        # The files are sparse: they are filled as the run goes.
+        had = sum(file.stat().st_blocks * 512 for file in (path / "replay").glob("*"))
+        needs = Forecast(replay, max(0, replay - had), disk_free, 0, memory_free)
+    else:
+        # A checkpoint holds a copy of the frames, and the old one stays on the disk until the new one is there.
+        needs = Forecast(replay, 2 * replay, disk_free, 2 * replay, memory_free)
+    advice = "Set replay.capacity lower (the paper keeps 100,000 decisions), or frames."
+    if needs.memory_free is not None and needs.memory > needs.memory_free:
+        raise Refusal(
+            f"The replay will take {size(needs.memory)} of memory, twice its size while a checkpoint is made; "
+            f"{size(needs.memory_free)} is free. {advice} Or use replay.storage=disk."
+        )
+    if needs.disk > needs.disk_free:
+        raise Refusal(
+            f"The replay will take {size(needs.disk)} on the disk of {there}, which has {size(needs.disk_free)} free. "
+            f"{advice} Or choose a --run-dir on a larger disk."
+        )
+    return needs
+
+
+def free_memory() -> int | None:
+    """Bytes that can be taken without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass  # not Linux
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that a person would choose."""
+    amount = float(count)
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount /= 1000
+        del units[0]
+    unit = units[0]
+    return f"{amount:,.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+
+
+def banner(run: "Run", needs: Forecast, profile: Profile) -> None:
+    """What is about to happen, and what it will take."""
+    import torch
+
+    from maskrl.experiments.progress import title
+    from maskrl.experiments.train import device_of
+
+    recipe, repeat = run.recipe, run.recipe.env.action_repeat
+    device, where = device_of(recipe), ""
+    if device.type == "cpu":
+        where = f", {_count(recipe.threads or torch.get_num_threads(), 'thread')}"
+    if recipe.profile == "lite":
+        chosen = "lite, as there is no CUDA device" if profile == "auto" and not torch.cuda.is_available() else "lite"
+        words = f"{chosen}: the method scaled to a laptop; its scores are not the paper's"
+    else:
+        words = "paper, as there is a CUDA device" if profile == "auto" else "paper"
+    capacity = min(recipe.replay.capacity, recipe.frames // repeat)
+    if recipe.replay.storage == "disk":
+        replay = f"{size(needs.replay)} on disk, {size(needs.disk_free)} free"
+        if needs.memory_free is not None and needs.replay > needs.memory_free:
+            replay += f"; more than the free memory ({size(needs.memory_free)}), so reading it will be slow"
+    else:
+        free = "" if needs.memory_free is None else f", {size(needs.memory_free)} free"
+        replay = f"{size(needs.memory)} of memory{free}, and as much disk for checkpoints"
+    print(f"maskrl {__version__}: {title(recipe)}")
+    rows = {
+        "profile": words,
+        "budget": f"{recipe.frames:,} frames = {recipe.frames // repeat:,} decisions × {repeat}, "
+        f"evaluated every {recipe.evaluation.every:,} frames over {_count(recipe.evaluation.episodes, 'episode')}",
+        "device": f"{device}{where}",
+        "replay": f"up to {capacity:,} decisions: {replay}",
+        "directory": str(run.path),
+    }
+    _print_rows(rows, wrap=True)
+    print(flush=True)
+
+
+def summary(run: "Run", longer_command: str) -> None:
+    """What came out, what to hold it against, where it is and what can be done next."""
+    from maskrl.experiments.evaluate import EpisodeReturns
+    from maskrl.experiments.pictures import NOT_COMPARABLE, learning_curve, paper_score
+    from maskrl.experiments.progress import duration, number, title
+
+    recipe, evaluations = run.recipe, list(run.events("evaluation"))
+    last, best = evaluations[-1], max(evaluations, key=lambda event: event["score"])
+    returns = EpisodeReturns(tuple(last["returns"]))
+    rows = {
+        "score": f"{number(returns.score)} ± {number(returns.spread)} over {_count(len(returns.returns), 'episode')}"
+    }
+    if best["frames"] != last["frames"]:
+        rows["score"] += f" (best on the way: {number(best['score'])} at {best['frames']:,} frames)"
+    for event in run.events("random"):
+        floor = EpisodeReturns(tuple(event["returns"]))
+        rows["random"] = f"{number(floor.score)} ± {number(floor.spread)}, uniformly random actions"
+    for frames in dict.fromkeys((recipe.frames, 100_000)):  # the paper's own budget, where it has no number at this one
+        if (paper := paper_score(recipe, frames)) is not None:
+            words = f"{number(paper.mean)} ± {number(paper.std)} over {paper.seeds} seeds at {frames:,} frames"
+            why = [NOT_COMPARABLE] if recipe.profile == "lite" else []
+            why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
+            rows["paper"] = "; ".join([f"{words} ({paper.source})", *why])
+            break
+    try:
+        rows["curve"] = str(learning_curve(run))
+    except ModuleNotFoundError as missing:
+        rows["curve"] = f"not drawn: {missing}"
+    rows["checkpoint"] = str(run.path / "checkpoint.pt")
+    rows["evaluate"] = f"maskrl evaluate {shlex.quote(str(run.path))} --episodes 20 --video agent.mp4"
+    rows["go longer"] = f"{longer_command}  # a run of its own: the budget is part of a recipe"
+    print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
+    _print_rows(rows)
+
+
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    episodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many.  [default: as many as the run itself uses]")
+    ] = None,
+    video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
+) -> None:
+    """Evaluate the newest checkpoint of a run by its mean actions, from the starts that the run's own evaluations use."""
+    from maskrl.experiments import evaluate as evaluation
+    from maskrl.experiments import train as training
+    from maskrl.experiments.pictures import Video
+    from maskrl.experiments.progress import number, title
+    from maskrl.experiments.run import Run, RunError
+
+    with refusing(RunError):
+        opened = Run.open(run)
+        state = opened.restore()
+    if state is None:
+        raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
+    recipe = opened.recipe
+    training.configure_torch(recipe)
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+        env = recipe.env.make(seed=recipe.seed, training=False)
+        recorder = None if video is None else Video(video, fps=float(env.metadata["render_fps"]))
+    agent = training.build_agent(recipe, env)
+    agent.load_state_dict(state["agent"])
+    seed, count = recipe.seed + training.EVALUATION_SEED, episodes or recipe.evaluation.episodes
+    if recorder is None:
+        returns = evaluation.evaluate(agent, env, episodes=count, seed=seed)
+    else:
+        with refusing(OSError), recorder:
+            returns = evaluation.evaluate(agent, env, episodes=count, seed=seed, watcher=recorder.add)
+    env.close()
+
+    frames = state["position"]["decisions"] * recipe.env.action_repeat
+    if as_json:
+        result = {
+            "run": str(run),
+            "recipe": recipe.name,
+            "method": _method(recipe),
+            "profile": recipe.profile,
+            "seed": recipe.seed,
+            "frames": frames,
+            "score": returns.score,
+            "spread": returns.spread,
+            "returns": returns.returns,
+            "video": None if recorder is None else str(recorder.path),
+        }
+        print(json.dumps(result))
+        return
+    print(f"{title(recipe)}, checkpoint at {frames:,} frames")
+    rows = {"score": f"{number(returns.score)} ± {number(returns.spread)} over {_count(count, 'episode')}"}
+    if count > 1:
+        rows["returns"] = f"from {number(min(returns.returns))} to {number(max(returns.returns))}"
+    if recorder is not None:
+        moved = "" if recorder.path == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
+        rows["video"] = f"{recorder.path}{moved}"
+    _print_rows(rows)
+
+
+# ── recipes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@recipes_app.callback(invoke_without_command=True)
+def recipes(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_recipes()
+
+
+@recipes_app.command("list")
+def list_recipes() -> None:
+    """List the recipes with what the paper reports."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from maskrl import recipes as known
+    from maskrl.experiments.pictures import paper_score
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("recipe", "paper at 100,000 frames: MLR", "Baseline"):
+        table.add_column(heading, justify="left" if heading == "recipe" else "right", no_wrap=True)
+    for name in known.names():
+        papers = [paper_score(known.find(name, method=method), 100_000) for method in ("mlr", "baseline")]
+        table.add_row(name, *("–" if paper is None else f"{paper.mean:.0f} ± {paper.std:.0f}" for paper in papers))
+    Console().print(table)
+    print("\nmaskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
+
+
+@recipes_app.command("show")
+def show_recipe(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    profile: ProfileOption = "auto",
+    method: MethodOption = "mlr",
+    why: Annotated[bool, typer.Option("--why", help="Also where each value comes from, and who disagrees.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, as in a run's recipe.json.")] = False,
+) -> None:
+    """Show every value of a recipe."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from maskrl import recipes as known
+    from maskrl.experiments import recipe as describing
+    from maskrl.experiments.progress import title
+
+    chosen = resolve(recipe, overrides, profile, method)
+    if as_json:
+        print(describing.as_json(chosen))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = 4 if why else 2
+    for heading in ("path", "value", "source", "disagrees")[:columns]:
+        table.add_column(heading, overflow="fold")
+    for path, value, source, conflict in known.explain(chosen):
+        table.add_row(*(path, describing.as_override(value), source, conflict or "")[:columns])
+    print(f"{title(chosen)}\n")
+    Console().print(table)
+
+
+# ── shared ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"maskrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+def _method(recipe: "Recipe") -> Method:
+    return "baseline" if recipe.objective is None else "mlr"
+
+
+def _train_command(
+    recipe: str, overrides: Sequence[str], profile: Profile, method: Method, run_dir: Path | None, wandb: bool
+) -> str:
+    """The command as it was typed, defaults left out."""
+    words = ["maskrl", "train", recipe, *overrides]
+    words += ["--profile", profile] if profile != "auto" else []
+    words += ["--method", method] if method != "mlr" else []
+    words += ["--run-dir", str(run_dir)] if run_dir is not None else []
+    return shlex.join(words + (["--wandb"] if wandb else []))
+
+
+def _print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
+    """Wrapped for a terminal if asked; never a row with a command, which is there to be copied."""
+    width = shutil.get_terminal_size().columns if wrap and sys.stdout.isatty() else sys.maxsize
+    for name, words in rows.items():
+        indent = 13 * " "
+        lines = textwrap.wrap(
+            words, max(40, width), initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        print("\n".join([f"  {name:<11}{lines[0].lstrip()}", *lines[1:]]))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], int]]:
+    """Which signal came first. The loop takes them to finish its decision; a wake-up descriptor is told all the same."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        seen: list[int] = []
+        try:
+            yield lambda: seen[0] if seen else signal.SIGINT
+        finally:
+            signal.set_wakeup_fd(before)
+            with suppress(BlockingIOError):  # none came
+                seen += [number for number in reader.recv(64) if number in (signal.SIGINT, signal.SIGTERM)]

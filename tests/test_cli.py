@@ -1,0 +1,364 @@
+"""Every command as it is typed, on the toy suite."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import maskrl
+from maskrl import cli, recipes
+from maskrl.experiments import train as training
+from maskrl.experiments.recipe import ReplayConfig
+
+SMALL = ["frames=80", "agent.warmup_decisions=50", "agent.batch_size=8", "agent.hidden=16", "agent.encoder.filters=4"]
+SMALL += ["evaluation.every=40", "evaluation.episodes=1", "checkpoint_every=20", "agent.auxiliary.clips=1"]
+LONG = [*SMALL[1:], "frames=100000"]  # that nobody waits for
+
+COMMAND = [sys.executable, "-m", "maskrl"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def typed(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as a user would."""
+    return subprocess.run([*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A small run that is done, and what it printed on the way."""
+    here = tmp_path_factory.mktemp("here")
+    done = typed("train", "toy/reach", *SMALL, cwd=here)
+    assert done.returncode == 0, done.stderr
+    return next((here / "runs").rglob("recipe.json")).parent, done.stdout
+
+
+def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one message on stderr of a command that ends with exit code 2, in this process to save the start of another."""
+    with pytest.raises(SystemExit) as end:
+        cli.main([str(argument) for argument in arguments])
+    assert end.value.code == 2
+    assert not isinstance(end.value.__cause__, Exception)
+    return capsys.readouterr().err
+
+
+# ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, maskrl.cli; maskrl.cli.main(sys.argv[1:])"
+    check = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, 'numpy' in sys.modules)); "
+    for arguments in (
+        ["--help"],
+        ["train", "--help"],
+        ["evaluate", "--help"],
+        ["recipes", "show", "--help"],
+        ["--version"],
+    ):
+        shown = subprocess.run(
+            [sys.executable, "-c", check + code, *arguments], capture_output=True, text=True, check=True
+        )
+        assert shown.stdout.splitlines()[-1] == "False False"
+
+
+def test_help_names_every_command_and_option(capsys: pytest.CaptureFixture[str]):
+    def shown(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            cli.main([*arguments, "--help"])
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    assert all(word in shown() for word in ("train", "evaluate", "recipes", "--version"))
+    assert all(
+        word in shown("train") for word in ("RECIPE", "KEY=VALUE", "--profile", "--method", "--run-dir", "--wandb")
+    )
+    assert all(word in shown("evaluate") for word in ("RUN", "--episodes", "--video", "--json"))
+    assert all(word in shown("recipes") for word in ("list", "show"))
+    assert all(word in shown("recipes", "show") for word in ("--profile", "--method", "--why", "--json"))
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"maskrl {maskrl.__version__}\n"
+
+
+def test_the_package_has_its_names_without_having_imported_them():
+    assert set(maskrl.__all__) <= set(dir(maskrl))
+    homes = [name for names in maskrl._HOMES.values() for name in names]
+    assert sorted(homes) == sorted(maskrl.__all__)
+    assert all(getattr(maskrl, name).__name__ == name for name in maskrl.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'MRL'"):
+        maskrl.MRL  # noqa: B018
+
+
+# ── Recipes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("arguments", [["recipes"], ["recipes", "list"]])
+def test_recipes_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in recipes.names())
+    assert re.search(r"cartpole-swingup +806 ± 48 +784 ± 63", printed)
+
+
+def test_a_recipe_is_shown_with_its_overrides_and_sources(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        cli.main(["recipes", "show", "toy/reach", "objective.mask.ratio=0.25", "--why"])
+    printed = capsys.readouterr().out
+    assert re.search(r"objective\.mask\.ratio +0\.25 +override", printed)
+
+
+def test_a_recipe_is_shown_as_json(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.main(["recipes", "show", "toy/reach", "seed=7", "--method", "baseline", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["seed"] == 7
+    assert shown["objective"] is None
+
+
+# ── Training ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_says_what_it_will_take_and_what_came_out(finished: tuple[Path, str]):
+    run, printed = finished
+    assert re.match(r"runs/toy/reach/mlr/seed-1-[0-9a-f]{8}$", str(run.relative_to(run.parents[4])))
+    for words in ("80 frames = 80 decisions × 1", "on disk", " free", "not the paper's", "random actions: score"):
+        assert words in printed
+    for frames in (0, 40, 80):
+        assert f"\n{frames} frames: score " in printed
+    assert re.search(r"score +[\d.]+ ± 0 over 1 episode\b", printed)
+    assert "learning_curve.png" in printed
+    assert "maskrl evaluate runs/toy" in printed
+    assert "frames=160" in printed
+    assert "\x1b" not in printed  # nobody to show colours to
+    assert (run / "learning_curve.png").stat().st_size > 10_000
+
+
+def test_a_finished_run_shows_its_result_again(finished: tuple[Path, str], capsys, monkeypatch: pytest.MonkeyPatch):
+    run, printed = finished
+    monkeypatch.chdir(run.parents[4])
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "toy/reach", *SMALL])
+    assert end.value.code == 0
+    again = capsys.readouterr().out
+    assert "finished already" in again
+    assert printed.endswith(again[again.index("Done") :])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_continue_and_does(number: signal.Signals, code: int, tmp_path: Path, capsys):
+    arguments = ["train", "toy/reach", *SMALL, "frames=160", "--run-dir", "run"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    seen = next(line for line in process.stdout if line.startswith("40 frames"))
+    process.send_signal(number)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    stopped_at = int(re.search(r"saved at (\d+) frames", printed)[1])  # type: ignore[index]
+    assert stopped_at >= 40
+    assert f"maskrl {' '.join(arguments)}" in printed
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    continued = capsys.readouterr().out
+    assert f"continues at {stopped_at} of 160 frames" in continued
+    assert "Done" in continued
+    assert seen not in continued  # evaluated once
+    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [event["frames"] for event in events if event["kind"] == "evaluation"] == [0, 40, 80, 120, 160]
+
+
+def test_a_terminal_gets_a_live_display(tmp_path: Path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    arguments = ["train", "toy/reach", *LONG, "--run-dir", "run"]
+    process = subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    screen, deadline = "", time.monotonic() + 60
+    while not ("objective " in screen and "decisions/s" in screen) and time.monotonic() < deadline:
+        if select.select([ours], [], [], 1)[0]:
+            screen += os.read(ours, 65536).decode(errors="replace")
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None and select.select([ours], [], [], 30)[0]:
+        try:
+            screen += os.read(ours, 65536).decode(errors="replace")
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert process.wait(30) == 130
+    words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    for expected in (
+        "of 100,000 frames",
+        "decisions/s",
+        "to go",
+        "last ",
+        "best ",
+        "losses",
+        "critic",
+        "objective",
+        "actor",
+    ):
+        assert expected in words
+    assert "\x1b[?25h" in screen  # the cursor is back
+    assert "Continue with:" in words
+
+
+# ── Evaluation ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_evaluation_repeats_the_score_of_the_run(finished: tuple[Path, str]):
+    run, _ = finished
+    shown = typed("evaluate", run, "--json", "--video", run / "agent.mp4", cwd=run)
+    result = json.loads(shown.stdout)
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert result["score"] == [event["score"] for event in events if event["kind"] == "evaluation"][-1]
+    assert result["frames"] == 80
+    assert len(result["returns"]) == 1
+    assert Path(result["video"]).stat().st_size > 1000
+
+
+def test_an_evaluation_in_words(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["evaluate", str(finished[0]), "--episodes", "3"])
+    assert end.value.code == 0
+    assert re.search(r"checkpoint at 80 frames\n +score +[\d.]+ ± [\d.]+ over 3 episodes\n", capsys.readouterr().out)
+
+
+# ── What cannot be done ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
+    done = typed("train", "toy/reech", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean toy/reach?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "toy/reach", "sed=3"], "did you mean seed?"),
+        (["train", "toy/reach", "seed"], "path=value"),
+        (["train", "toy/reach", "frames=many"], "frames=many"),
+        (["train", "toy/reach", "--profile", "large"], "'lite'"),
+        (["train", "toy/reach", "--method", "curl"], "'baseline'"),
+        (["train"], "RECIPE"),
+        (["recipes", "show", "dmcontrol/cartpole-swingupp"], "did you mean dmcontrol/cartpole-swingup?"),
+        (["evaluate", "nowhere"], "holds no run"),
+        (["evaluate", "nowhere", "--episodes", "0"], "'--episodes'"),
+    ],
+)
+def test_bad_input_is_answered_with_what_would_be_right(arguments: list[object], words: str, capsys):
+    assert words in " ".join(refused(arguments, capsys).split())
+
+
+def test_the_directory_of_another_recipe_is_left_alone(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
+    before = (finished[0] / "recipe.json").read_text()
+    message = refused(["train", "toy/reach", *SMALL, "seed=2", "--run-dir", finished[0]], capsys)
+    assert "seed: 1 -> 2" in message
+    assert (finished[0] / "recipe.json").read_text() == before
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").touch()
+    assert "is a file" in refused(["train", "toy/reach", "--run-dir", tmp_path / "file"], capsys)
+    assert "Cannot write" in refused(["train", "toy/reach", "--run-dir", tmp_path / "file" / "run"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("storage", "advice"), [("disk", "--run-dir on a larger disk"), ("memory", "replay.storage=disk")]
+)
+def test_a_replay_that_cannot_fit_is_refused_with_its_size(storage: str, advice: str, tmp_path: Path, capsys):
+    capacity = 10**12  # of 3 · 32 · 32 bytes each, and a little more
+    size = [f"frames={capacity}", f"replay.capacity={capacity}", f"replay.storage={storage}"]
+    message = refused(["train", "toy/reach", *size, "--run-dir", tmp_path / "run"], capsys)
+    assert re.search(r"[36],\d\d\d TB", message)
+    assert advice in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_forecast_counts_what_training_allocates(tmp_path: Path):
+    recipe = replace(recipes.find("toy/reach"), replay=ReplayConfig(capacity=500))
+    needs = cli.forecast(recipe, tmp_path)
+    env = recipe.env.make(seed=1, training=True)
+    run = maskrl.experiments.run.Run.create(tmp_path / "run", recipe)
+    assert needs.replay == training.build_replay(recipe, env, run).nbytes
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install wandb" in refused(["train", "toy/reach", "--wandb", "--run-dir", tmp_path / "run"], capsys)
+    assert "maskrl[dmcontrol]" in refused(["train", "dmcontrol/cheetah-run", "--run-dir", tmp_path / "run"], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_opengl_is_said_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    def nothing_draws() -> None:
+        raise RuntimeError("No OpenGL backend draws here: ...")
+
+    monkeypatch.setattr("maskrl.envs.dmcontrol.choose_gl", nothing_draws)
+    assert "No OpenGL" in refused(["train", "dmcontrol/cheetah-run", "--run-dir", tmp_path / "run"], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path, capsys, monkeypatch):
+    from maskrl.agents.sac import SAC
+
+    update = SAC.update
+
+    def fails_later(self: SAC, replay: object) -> object:
+        if self.updates == 10:
+            raise FloatingPointError("The critic loss is nan at update 10.")
+        return update(self, replay)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SAC, "update", fails_later)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run")])
+    assert end.value.code == 1
+    message = capsys.readouterr().err
+    assert "nan at update 10" in message
+    assert "checkpoint.pt" in message
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("maskrl.experiments.train.train", lambda *_: {}["bug"])
+    with pytest.raises(KeyError, match="bug"):
+        cli.main(["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run")])
+
+
+def test_a_first_checkpoint_that_was_interrupted_is_no_obstacle(tmp_path: Path, capsys):
+    arguments = ["train", "toy/reach", *SMALL, "--run-dir", "run"]
+    process = subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    next(line for line in process.stdout if line.startswith("0 frames"))
+    process.kill()
+    process.communicate()
+    (tmp_path / "run" / "checkpoint.pt").unlink(missing_ok=True)
+    (tmp_path / "run" / "checkpoint.pt.new").write_bytes(b"half a check")
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 0
+    assert "Done" in capsys.readouterr().out
