@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 # The stamp is younger than the two files that decide what is installed, or the set-up runs again.
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test check format clean
+RECIPE := dmcontrol/cartpole-swingup
+ARGS :=
+
+.PHONY: help setup train test test-learning check format clean
 
 help:  ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,15 +21,21 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'
 	@touch $@
 
-test: $(STAMP)  ## Run the whole test suite.
+train: $(STAMP)  ## Train MLR on a real task, or continue: make train RECIPE=dmcontrol/reacher-easy ARGS="seed=3"
+	$(BIN)/maskrl train $(RECIPE) $(ARGS)
+
+test: $(STAMP)  ## Run the whole test suite, the learning gate included.
 	$(BIN)/python -m pytest --numprocesses 2
+
+test-learning: $(STAMP)  ## Only the learning gate: SAC with and without MLR solves the toy.
+	$(BIN)/python -m pytest --numprocesses 2 -m learning
 
 check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow'
+	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow and not learning'
 
 format: $(STAMP)  ## Rewrite the sources in the project's format.
 	$(BIN)/ruff format .

@@ -8,12 +8,10 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import socket
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -126,16 +124,15 @@ def train(
 
     tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
     try:
-        with refusing(RunError), _signals() as seen, make_watcher(run, tty=tty, wandb=wandb) as watcher:
+        with refusing(RunError), make_watcher(run, tty=tty, wandb=wandb) as watcher:
             run_to_the_end(chosen, run, watcher)
-    except Stopped:
+    except Stopped as stopped:
         print(f"\nStopped and saved at {watcher.progress.clock.frames:,} frames. Continue with:\n  {command}")
-        raise typer.Exit(128 + seen()) from None
+        raise typer.Exit(128 + stopped.signal_number) from None
     except KeyboardInterrupt:  # before the loop took over, so there is nothing new to save
         print(f"\nStopped before the first decision. Continue with:\n  {command}")
         raise typer.Exit(130) from None
     except FloatingPointError as error:
-        run.set_status("failed", str(error))
         kept = f"The last good checkpoint is kept: {path / 'checkpoint.pt'}"
         print(
             f"maskrl: {error}\n{kept if (path / 'checkpoint.pt').exists() else 'No checkpoint yet.'}", file=sys.stderr
@@ -278,8 +275,9 @@ def banner(run: "Run", needs: Forecast, profile: Profile) -> None:
 def summary(run: "Run", longer_command: str) -> None:
     """What came out, what to hold it against, where it is and what can be done next."""
     from maskrl.experiments.evaluate import EpisodeReturns
-    from maskrl.experiments.pictures import NOT_COMPARABLE, learning_curve, paper_score
+    from maskrl.experiments.pictures import NOT_COMPARABLE, learning_curve
     from maskrl.experiments.progress import duration, number, title
+    from maskrl.recipes.dmcontrol import published_for
 
     recipe, evaluations = run.recipe, list(run.events("evaluation"))
     last, best = evaluations[-1], max(evaluations, key=lambda event: event["score"])
@@ -293,14 +291,14 @@ def summary(run: "Run", longer_command: str) -> None:
         floor = EpisodeReturns(tuple(event["returns"]))
         rows["random"] = f"{number(floor.score)} ± {number(floor.spread)}, uniformly random actions"
     for frames in dict.fromkeys((recipe.frames, 100_000)):  # the paper's own budget, where it has no number at this one
-        if (paper := paper_score(recipe, frames)) is not None:
+        if (paper := published_for(recipe, frames)) is not None:
             words = f"{number(paper.mean)} ± {number(paper.std)} over {paper.seeds} seeds at {frames:,} frames"
             why = [NOT_COMPARABLE] if recipe.profile == "lite" else []
             why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
             rows["paper"] = "; ".join([f"{words} ({paper.source})", *why])
             break
     try:
-        rows["curve"] = str(learning_curve(run))
+        rows["curve"] = str(learning_curve(run, published_for(recipe, recipe.frames)))
     except ModuleNotFoundError as missing:
         rows["curve"] = f"not drawn: {missing}"
     rows["checkpoint"] = str(run.path / "checkpoint.pt")
@@ -391,13 +389,13 @@ def list_recipes() -> None:
     from rich.table import Table
 
     from maskrl import recipes as known
-    from maskrl.experiments.pictures import paper_score
+    from maskrl.recipes.dmcontrol import published_for
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("recipe", "paper at 100,000 frames: MLR", "Baseline"):
         table.add_column(heading, justify="left" if heading == "recipe" else "right", no_wrap=True)
     for name in known.names():
-        papers = [paper_score(known.find(name, method=method), 100_000) for method in ("mlr", "baseline")]
+        papers = [published_for(known.find(name, method=method), 100_000) for method in ("mlr", "baseline")]
         table.add_row(name, *("–" if paper is None else f"{paper.mean:.0f} ± {paper.std:.0f}" for paper in papers))
     Console().print(table)
     print("\nmaskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
@@ -481,20 +479,3 @@ def _print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Which signal came first. The loop takes them to finish its decision; a wake-up descriptor is told all the same."""
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        reader.setblocking(False)
-        writer.setblocking(False)
-        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        seen: list[int] = []
-        try:
-            yield lambda: seen[0] if seen else signal.SIGINT
-        finally:
-            signal.set_wakeup_fd(before)
-            with suppress(BlockingIOError):  # none came
-                seen += [number for number in reader.recv(64) if number in (signal.SIGINT, signal.SIGTERM)]

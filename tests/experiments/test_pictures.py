@@ -7,6 +7,7 @@ import pytest
 
 from maskrl import recipes
 from maskrl.experiments import pictures
+from maskrl.experiments.evaluate import Published
 from maskrl.experiments.pictures import Video, learning_curve
 from maskrl.experiments.run import Clock, Run, RunError
 
@@ -30,7 +31,8 @@ def has_colour(file: Path, colour: str) -> bool:
 
 
 def test_the_paper_is_in_colour_only_in_the_paper_profile(tmp_path: Path):
-    paper, lite = (learning_curve(evaluated_run(tmp_path, profile=profile)) for profile in ("paper", "lite"))
+    reference = Published(482, 38, 10, "paper, Table 1")
+    paper, lite = (learning_curve(evaluated_run(tmp_path, profile=profile), reference) for profile in ("paper", "lite"))
     assert paper.name == "learning_curve.png"
     assert has_colour(paper, pictures.BLUE)
     assert has_colour(paper, pictures.ORANGE)

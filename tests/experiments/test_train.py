@@ -101,8 +101,10 @@ def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path):
 def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_path: Path):
     recipe = tiny_recipe()
     whole, _ = trained(tmp_path / "whole", recipe)
-    with pytest.raises(RuntimeError, match="a crash"):
-        trained(tmp_path / "crashed", recipe, Crashing(at=135))  # the newest checkpoint is of frame 100
+    for at in (30, 135):  # before the first checkpoint, and after that of frame 100
+        with pytest.raises(RuntimeError, match="a crash"):
+            trained(tmp_path / "crashed", recipe, Crashing(at=at))
+        assert Run.open(tmp_path / "crashed").status == "failed"
     crashed, _ = trained(tmp_path / "crashed", recipe)
     assert events(crashed) == events(whole)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +26,15 @@ class EpisodeReturns:
     def spread(self) -> float:
         """Standard deviation over episodes: not over seeds, which is what the paper's tables show."""
         return float(np.std(self.returns))
+
+
+class Published(NamedTuple):
+    """A score that somebody published: what the score of a run is held against."""
+
+    mean: float
+    std: float  # over seeds
+    seeds: int
+    source: str
 
 
 Watcher = Callable[[NDArray[np.uint8]], None]

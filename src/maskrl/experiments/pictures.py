@@ -9,24 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.envs.base import require_extra
-from maskrl.envs.dmcontrol import DMControl
-from maskrl.experiments.recipe import Recipe
+from maskrl.experiments.evaluate import Published
 from maskrl.experiments.run import Run, RunError
-from maskrl.recipes.dmcontrol import Published, published
 
 NOT_COMPARABLE = "not comparable: lite profile"
 BLUE, GREY, ORANGE = "#2962a8", "#9a9a9a", "#d0621b"
 
 
-def paper_score(recipe: Recipe, frames: int) -> Published | None:
-    """What the paper reports for this task and method after so many frames, if it does."""
-    if not isinstance(recipe.env, DMControl):
-        return None
-    return published(recipe.env.task, frames, "baseline" if recipe.objective is None else "mlr")
-
-
-def learning_curve(run: Run) -> Path:
-    """Draw the run's evaluations into `learning_curve.png` of its directory: the score against frames."""
+def learning_curve(run: Run, paper: Published | None = None) -> Path:
+    """Draw the run's evaluations into `learning_curve.png` of its directory: the score against frames, and the paper's."""
     require_extra("matplotlib", "report")
     # The object-oriented interface: pyplot would ask for a window system and keep the figure alive.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -49,7 +40,7 @@ def learning_curve(run: Run) -> Path:
     for event in run.events("random"):
         axes.axhline(event["score"], color=GREY, linestyle="--", linewidth=1.2, label="random actions")
         break
-    if (paper := paper_score(recipe, recipe.frames)) is not None:
+    if paper is not None:
         comparable = recipe.profile == "paper"
         words = f"paper, {paper.seeds} seeds" + ("" if comparable else f" ({NOT_COMPARABLE})")
         axes.errorbar(

@@ -94,9 +94,15 @@ class Run:
             if kind is None or event["kind"] == kind:
                 yield event
 
-    def rewind(self, clock: Clock) -> None:
-        """Forget what was logged after this clock, because it will be done again."""
-        kept = [event for event in self.events() if event["decisions"] <= clock.decisions]
+    def rewind(self, clock: Clock | None) -> None:
+        """Forget what was logged after this time, or everything: it will be done again."""
+        if not (self.path / "metrics.jsonl").exists():
+            return
+        kept = [
+            event
+            for event in self.events()
+            if clock is not None and event["decisions"] <= clock.decisions and event["updates"] <= clock.updates
+        ]
         _write(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
 
     # ── status ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,6 +36,10 @@ class Watcher(Protocol):
 class Stopped(Exception):  # noqa: N818, it is not an error
     """Ctrl-C or SIGTERM. The state has been saved; the same command continues the run."""
 
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
 
 @dataclass
 class Position:
@@ -67,13 +71,12 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
         )
 
     obs = resume(run, agent, replay, explorer, position, env)
-    if obs is not None or position.decisions:
-        run.rewind(clock())
+    run.rewind(clock() if position.evaluated >= 0 else None)
     run.set_status("running")
     watcher.begin(recipe, clock())
     metrics: Metrics = {}
 
-    with stopping() as stop:
+    with failing(run), stopping() as stop:
         while True:
             now = clock()
             if position.evaluated != now.frames and (
@@ -83,10 +86,10 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                     look(recipe, run, watcher, agent, evaluation_env, now)
                 position.evaluated = now.frames
             done = now.frames >= recipe.frames
-            if done or stop.is_set() or (now.frames % recipe.checkpoint_every == 0 and now.frames):
+            if done or stop or (now.frames % recipe.checkpoint_every == 0 and now.frames):
                 with agent.watch("checkpoint"):
                     run.save(snapshot(agent, replay, explorer, position, clock()))
-            if done or stop.is_set():
+            if done or stop:
                 break
 
             if obs is None:
@@ -118,7 +121,7 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     env.close()
     evaluation_env.close()
     if not done:
-        raise Stopped
+        raise Stopped(stop[0])
     run.set_status("done")
     return agent
 
@@ -230,15 +233,25 @@ def resume(
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, so that the loop ends between two decisions with its state saved."""
-    stop = threading.Event()
+def stopping() -> Iterator[list[int]]:
+    """The numbers of the signals that came: Ctrl-C or SIGTERM end the loop between two decisions, with its state saved."""
+    seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield seen
         return
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, lambda n, _: seen.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield seen
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def failing(run: Run) -> Iterator[None]:
+    """Write down that a run failed, and why, before the error goes on."""
+    try:
+        yield
+    except Exception as error:
+        run.set_status("failed", f"{type(error).__name__}: {error}")
+        raise

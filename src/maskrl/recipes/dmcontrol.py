@@ -4,10 +4,9 @@ Values that are not set here are the defaults of the configs, which are the pape
 every one.
 """
 
-from typing import NamedTuple
-
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
+from maskrl.experiments.evaluate import Published
 from maskrl.experiments.recipe import Method, Profile, Recipe, with_overrides, without_objective
 from maskrl.objectives.mlr import MLRConfig
 
@@ -74,15 +73,6 @@ def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
     return full if method == "mlr" else without_objective(full)
 
 
-class Published(NamedTuple):
-    """A score of the paper."""
-
-    mean: float
-    std: float  # over seeds
-    seeds: int
-    source: str
-
-
 # Mean and standard deviation over seeds, by task and frames. Paper, Table 1; reacher-hard and walker-run: paper, Table 11.
 PUBLISHED: dict[tuple[str, int], dict[Method, tuple[float, float]]] = {
     ("finger-spin", 100_000): {"mlr": (907, 58), "baseline": (853, 112)},
@@ -110,3 +100,10 @@ def published(task: str, frames: int, method: Method) -> Published | None:
         return None
     seeds, source = (3, "paper, Table 11") if task in SISTERS else (10, "paper, Table 1")
     return Published(*PUBLISHED[task, frames][method], seeds, source)
+
+
+def published_for(recipe: Recipe, frames: int) -> Published | None:
+    """What the paper reports for a recipe's task and method after so many frames, if it does."""
+    if not isinstance(recipe.env, DMControl):
+        return None
+    return published(recipe.env.task, frames, "baseline" if recipe.objective is None else "mlr")
