@@ -6,9 +6,10 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from builders import require_drawing
 from maskrl.envs.dmcontrol import VIDEO_SIZE, DMControl, load
 
-pytest.importorskip("dm_control")
+require_drawing()
 
 
 @pytest.fixture

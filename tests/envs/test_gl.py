@@ -5,9 +5,9 @@ import subprocess
 import sys
 from functools import cache
 
-import pytest
+from builders import require_drawing
 
-pytest.importorskip("dm_control")
+require_drawing()
 
 
 @cache

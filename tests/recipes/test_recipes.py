@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import require_drawing
 from maskrl.agents.base import Spaces
 from maskrl.agents.replay import Replay
 from maskrl.experiments.recipe import leaves, with_overrides
@@ -140,22 +141,12 @@ def test_every_other_task_of_the_suite_has_the_papers_defaults():
 
 
 def test_the_list_of_tasks_is_the_suites():
-    suite = pytest.importorskip("dm_control", reason="the suite is not installed") and _suite()
+    require_drawing()  # the suite chooses its backend when it is imported
+    from dm_control import suite
+
     ours = {*PAPER_TASKS, *SISTERS, *OTHER_TASKS}
     assert len(ours) == len(PAPER_TASKS) + len(SISTERS) + len(OTHER_TASKS)
     assert {"-".join(names) for names in suite.ALL_TASKS} >= ours
-
-
-def _suite():
-    from maskrl.envs.gl import choose_gl
-
-    try:
-        choose_gl()  # before the suite is imported, which is bound to its backend from then on
-    except RuntimeError:
-        pytest.skip("no OpenGL here")
-    from dm_control import suite
-
-    return suite
 
 
 @pytest.mark.parametrize(

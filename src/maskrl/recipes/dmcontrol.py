@@ -26,6 +26,9 @@ SISTERS = {"reacher-hard": "reacher-easy", "walker-run": "walker-walk"}
 # What the lite profile changes in the paper's recipe, for a CPU of a few cores. {k} is the task's cube depth.
 LITE: tuple[str, ...] = (
     "profile=lite",
+    "frames=60000",
+    "evaluation.every=10000",
+    "checkpoint_every=2000",
     "env.size=56",
     "env.shadow_size=512",
     "agent.augment.crop=48",
@@ -35,11 +38,13 @@ LITE: tuple[str, ...] = (
     "agent.encoder.strides=2,2,1",
     "agent.hidden=256",
     "agent.batch_size=128",
+    "agent.warmup_decisions=500",
+    # Fewer updates than the paper's smallest runs: the slow copies must follow sooner to let values grow in time.
+    "agent.target_every=1",
+    "agent.q_momentum=0.98",
     "agent.auxiliary.clips=8",
     "agent.auxiliary.warmup_updates=2000",
     "agent.micro_batch=64",
-    "threads=1",
-    "frames=40000",
 )
 
 # The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed, because to ask the suite is to load
