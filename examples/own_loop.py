@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of data, weights and masks (default: %(default)s)")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
+    torch.set_num_threads(1)  # so small a network gains nothing from more
 
     encoder = ControlEncoder((3 * STACK, CROP, CROP), filters=16, strides=(2, 2, 1, 1))
     config = MLRConfig(mask=MaskConfig(cube=(8, 8, 8)), augment=AugmentConfig(crop=CROP))

@@ -102,6 +102,27 @@ def test_the_loss_is_one_finite_number_per_clip_with_named_metrics(config: MLRCo
 
 
 @each_variant
+def test_a_variant_is_not_plain_mlr(config: MLRConfig):
+    """From the same seed, a field that does nothing would leave the losses of two updates as they are."""
+
+    def losses(config: MLRConfig) -> list[float]:
+        torch.manual_seed(3)
+        objective = config.build(tiny_host())
+        clip = cut_short(clip_for(config))
+        found = []
+        for _ in range(2):
+            torch.manual_seed(6)
+            found += objective(clip).per_clip.tolist()
+            with torch.no_grad():
+                for parameter in trained(objective).values():
+                    parameter.mul_(1.5)
+            objective.update_momentum()
+        return found
+
+    assert (losses(config) == losses(VARIANTS["MLR"])) == (config == VARIANTS["MLR"])
+
+
+@each_variant
 def test_the_gradient_reaches_the_encoder_and_no_momentum_copy(config: MLRConfig):
     objective = build(config)
     objective(clip_for(config)).per_clip.mean().backward()

@@ -1,3 +1,4 @@
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -134,6 +135,18 @@ def test_a_run_of_another_recipe_is_refused_with_the_difference(tmp_path: Path):
         Run.create(tmp_path, tiny_recipe(frames=50, seed=2))
     with pytest.raises(RunError, match="holds no run"):
         Run.open(tmp_path / "nothing")
+
+
+def test_a_run_says_with_what_it_was_made(tmp_path: Path):
+    run, _ = trained(tmp_path, tiny_recipe(frames=50))
+    written = json.loads((tmp_path / "versions.json").read_text())
+    assert written["torch"] == torch.__version__
+    assert {"python", "mujoco", "dm_control", "renderer", "platform"} <= written.keys()
+    assert json.loads((tmp_path / "recipe.json").read_text())["env"]["kind"] == "toy_control"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        *("checkpoint.pt", "metrics.jsonl", "recipe.json", "replay", "status.json", "versions.json")
+    ]
+    assert run.restore()["format"] == 1
 
 
 def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path):

@@ -26,6 +26,7 @@ def test_a_clip_without_valid_is_valid_everywhere():
         ({"actions": ACTIONS.long()}, "One-hot encode discrete actions"),
         ({"actions": ACTIONS[:, :2]}, "(2, 3, A) to go with obs (2, 3, 1, 4, 4); got torch.float32 of shape (2, 2, 5)"),
         ({"actions": ACTIONS[:1]}, "got torch.float32 of shape (1, 3, 5)"),  # would broadcast
+        ({"actions": ACTIONS[..., :0]}, "of shape (2, 3, 0)"),
         ({"actions": ACTIONS + torch.nan}, "30 of 30 values are NaN or infinite"),
         ({"valid": torch.ones(2, 3)}, "Clip.valid must be bool of shape (B, K) = (2, 3); got torch.float32"),
         ({"valid": torch.ones(2, 1, dtype=torch.bool)}, "of shape (2, 1)"),
@@ -36,6 +37,13 @@ def test_a_clip_without_valid_is_valid_everywhere():
 def test_a_bad_clip_is_refused_at_the_door(change: dict[str, torch.Tensor], seen: str):
     with pytest.raises(ValueError, match=re.escape(seen)):
         Clip(**({"obs": OBS, "actions": ACTIONS} | change))
+
+
+def test_lists_and_arrays_are_refused_by_name():
+    with pytest.raises(
+        TypeError, match=re.escape("Clip.actions must be a torch tensor; got list. Use torch.as_tensor")
+    ):
+        Clip(OBS, [[0.0]])
 
 
 def test_over_time_applies_a_module_to_every_step():

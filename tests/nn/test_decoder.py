@@ -84,6 +84,12 @@ def test_a_block_is_the_papers_equations():
     torch.testing.assert_close(block(x), block.mlp(block.norm_mlp(z)) + z, rtol=0, atol=1e-12)
 
 
+def test_the_mlp_has_the_exact_gelu():
+    assert [type(layer).__name__ for layer in Block(12).mlp] == ["Linear", "GELU", "Linear"]
+    x = torch.linspace(-3, 3, 7)
+    torch.testing.assert_close(Block(12).mlp[1](x), x * 0.5 * (1 + torch.erf(x / math.sqrt(2))))
+
+
 def test_without_action_tokens_the_actions_are_not_read():
     decoder, states = LatentDecoder(12, 3, action_tokens=False), torch.randn(4, 6, 12)
     assert torch.equal(decoder(states, torch.randn(4, 6, 3)), decoder(states, torch.randn(4, 6, 3)))

@@ -31,6 +31,14 @@ def test_the_announced_shapes_are_the_real_ones(strides: tuple[int, ...]):
     assert torch.equal(encoder(pixels), encoder.embed(features))
 
 
+def test_a_latent_state_is_normalised_and_not_squashed():
+    encoder = ControlEncoder((3, 40, 40), filters=5)
+    torch.nn.init.constant_(encoder.norm.weight, 3.0)
+    latent = encoder(torch.rand(8, 3, 40, 40))
+    torch.testing.assert_close(latent.std(dim=1, unbiased=False), torch.full((8,), 3.0), atol=0.1, rtol=0)
+    assert latent.abs().max() > 1  # no tanh at the end
+
+
 def test_delta_orthogonal_convolutions_are_orthogonal_in_the_centre_and_zero_elsewhere():
     weight = ControlEncoder(filters=16).convolutions[2].weight.detach()  # 16 → 16
     centre = weight[:, :, 1, 1]
@@ -47,6 +55,8 @@ def test_orthogonal_convolutions_are_orthogonal_over_the_whole_kernel():
 def test_the_linear_layer_is_orthogonal_or_a_truncated_normal_of_std_0_0108():
     orthogonal = ControlEncoder().linear.weight.detach()
     torch.testing.assert_close(orthogonal @ orthogonal.T, torch.eye(50), atol=1e-5, rtol=0)
+    assert not ControlEncoder().linear.bias.any()
+    assert not ControlEncoder().convolutions[0].bias.any()
     assert orthogonal.std().item() == pytest.approx(0.0036, abs=5e-5)  # 1/√78400
     truncated = ControlEncoder(linear_init="truncated_normal").linear
     assert truncated.weight.std().item() == pytest.approx(0.0108, abs=5e-5)

@@ -156,6 +156,7 @@ def test_a_patch_that_does_not_divide_the_frame_is_stretched_and_says_so():
         ({"ratio": float("nan")}, "ratio=nan"),
         ({"cube": (0, 10, 10)}, "every side at least 1"),
         ({"cube": (8, 10)}, "must be (steps, height, width)"),
+        ({"cube": 8}, "cube=8 must be (steps, height, width)"),
         ({"rounding": "round"}, "'floor' or 'ceil'"),
         ({"fill": 256}, "fill=256 must be a pixel value"),
     ],
@@ -163,6 +164,11 @@ def test_a_patch_that_does_not_divide_the_frame_is_stretched_and_says_so():
 def test_an_impossible_masker_is_refused(options: dict[str, object], seen: str):
     with pytest.raises(ValueError, match=re.escape(seen)):
         CubeMasker(**options)  # type: ignore[arg-type]
+
+
+def test_only_clips_are_masked():
+    with pytest.raises(ValueError, match=re.escape("takes clips of shape (B, K, C, H, W); got (3, 2, 20, 20)")):
+        CubeMasker()(torch.zeros(3, 2, 20, 20))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch import nn
 
 from builders import tiny_clip, tiny_host, tiny_mlr
 from maskrl import AuxiliaryStep, Objective
-from maskrl.objectives.base import printed, unit_peak
+from maskrl.objectives.base import AuxiliaryConfig, printed, unit_peak
 
 
 def objective() -> Objective:
@@ -37,7 +37,26 @@ def test_the_learning_rate_follows_the_schedule():
     rates = [step(tiny_clip())["mlr/learning_rate"].item() for _ in range(7)]
     assert rates == pytest.approx([0.1 * unit_peak(n, 4) for n in range(7)])
     assert rates[4] == pytest.approx(0.1)
+    assert step.optimizer.param_groups[0]["lr"] == pytest.approx(rates[6])  # what Adam used, not only what was said
     assert rates[6] == pytest.approx(0.1 * math.sqrt(4 / 6))
+
+
+def test_the_first_step_moves_by_the_learning_rate():
+    """Adam's first step is ±lr in every weight whose gradient is not tiny."""
+    for schedule, rate in (("constant", 0.01), ("unit_peak", 0.01 * 5e-4), ("printed", 0.01 * 6000**-1.5)):
+        mlr = objective()
+        step = AuxiliaryStep(mlr, learning_rate=0.01, schedule=schedule)
+        bias = mlr.target.prediction[-1].bias
+        before = bias.detach().clone()
+        step(tiny_clip())
+        moved = (bias - before).abs().max().item()
+        assert moved == pytest.approx(rate, rel=1e-3)
+
+
+def test_a_recipe_and_a_step_made_by_hand_have_the_same_defaults():
+    built, by_hand = AuxiliaryConfig().build(objective()), AuxiliaryStep(objective())
+    for name in ("learning_rate", "schedule", "warmup_updates", "max_grad_norm", "momentum_every", "micro_batch"):
+        assert getattr(built, name) == getattr(by_hand, name)
 
 
 def test_the_gradient_norm_is_reported_before_clipping_and_the_step_is_taken_after():
@@ -122,11 +141,16 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
     ("option", "seen"),
     [
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be positive"),
+        ({"learning_rate": math.inf}, "learning_rate=inf of AuxiliaryConfig must be finite"),
+        ({"momentum_every": 1.5}, "momentum_every=1.5 of AuxiliaryConfig must be a whole number"),
         ({"warmup_updates": 0}, "warmup_updates=0 must be positive"),
         ({"max_grad_norm": -1.0}, "max_grad_norm=-1.0 must be positive"),
         ({"momentum_every": 0}, "momentum_every=0 must be positive"),
-        ({"micro_batch": 0}, "micro_batch=0 must be positive or None"),
-        ({"schedule": "cosine"}, "schedule='cosine' must be one of 'unit_peak', 'printed', 'constant'"),
+        ({"micro_batch": 0}, "micro_batch=0 must be at least 1 clip, or None"),
+        (
+            {"schedule": "cosine"},
+            "schedule='cosine' is not a choice of AuxiliaryConfig: use one of 'unit_peak', 'printed', 'constant'",
+        ),
     ],
 )
 def test_an_impossible_step_is_refused(option: dict[str, object], seen: str):

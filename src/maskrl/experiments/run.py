@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import torch
 
+from maskrl.envs.dmcontrol import DMControl
+from maskrl.envs.gl import choose_gl
 from maskrl.experiments.recipe import Recipe, as_json, difference, from_json
 
 Kind = Literal["update", "episode", "evaluation", "random"]  # random: what uniformly random actions earn
@@ -61,7 +63,7 @@ class Run:
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / "versions.json", json.dumps(versions(), indent=2))
+            _write(path / "versions.json", json.dumps(versions(recipe), indent=2))
             _write(path / "recipe.json", as_json(recipe))
         except OSError as error:
             raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
@@ -141,13 +143,19 @@ class Run:
         return state
 
 
-def versions() -> dict[str, str | None]:
+def versions(recipe: Recipe) -> dict[str, str | None]:
     """What may change a result without changing the recipe."""
 
     def version(package: str) -> str | None:
         try:
             return metadata.version(package)
         except metadata.PackageNotFoundError:
+            return None
+
+    def renderer() -> str | None:
+        try:
+            return " ".join(choose_gl()) if isinstance(recipe.env, DMControl) else None
+        except RuntimeError:  # nothing draws here, which is for the environment to say
             return None
 
     packages = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")
@@ -157,6 +165,7 @@ def versions() -> dict[str, str | None]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "renderer": renderer(),
     }
 
 

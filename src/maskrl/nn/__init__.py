@@ -1,1 +1,1 @@
-"""Tensors in, tensors out. Needs torch alone: copy this folder anywhere and it works."""
+"""Tensors in, tensors out. Needs torch alone."""

@@ -23,13 +23,23 @@ class Clip:
 
     def __post_init__(self) -> None:
         obs, actions = self.obs, self.actions
+        for name, value in (("obs", obs), ("actions", actions), ("valid", self.valid)):
+            if not isinstance(value, Tensor | None):
+                raise TypeError(
+                    f"Clip.{name} must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor(...)."
+                )
         if obs.dtype != torch.uint8 or obs.ndim != 5 or 0 in obs.shape:
             raise ValueError(
                 f"Clip.obs must be uint8 of shape (B, K, C, H, W) without an empty axis; got {obs.dtype} of shape "
                 f"{tuple(obs.shape)}. Pass raw frames (0..255), clips first and channels before height and width."
             )
         steps = tuple(obs.shape[:2])
-        if not actions.is_floating_point() or actions.ndim != 3 or tuple(actions.shape[:2]) != steps:
+        if (
+            not actions.is_floating_point()
+            or actions.ndim != 3
+            or tuple(actions.shape[:2]) != steps
+            or 0 in actions.shape
+        ):
             raise ValueError(
                 f"Clip.actions must be floating point of shape (B, K, A) = ({steps[0]}, {steps[1]}, A) to go with obs "
                 f"{tuple(obs.shape)}; got {actions.dtype} of shape {tuple(actions.shape)}. "

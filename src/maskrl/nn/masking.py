@@ -39,7 +39,8 @@ class CubeMasker:
     )
 
     def __post_init__(self) -> None:
-        if len(self.cube) != 3 or any(side is not None and side < 1 for side in self.cube) or self.cube[0] is None:
+        sides = self.cube if isinstance(self.cube, tuple | list) else ()
+        if len(sides) != 3 or any(side is not None and side < 1 for side in sides) or sides[0] is None:
             raise ValueError(
                 f"cube={self.cube} must be (steps, height, width) with every side at least 1 "
                 "(height and width may be None, the whole frame)."
@@ -65,6 +66,8 @@ class CubeMasker:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible; drawn by torch's generator of that device."""
+        if x.ndim != 5:
+            raise ValueError(f"A masker takes clips of shape (B, K, C, H, W); got {tuple(x.shape)}.")
         clips, steps, _, height, width = x.shape
         blocks, rows, columns = self.grid(steps, height, width)
         draws = clips if self.per_clip else 1
@@ -78,7 +81,7 @@ class CubeMasker:
 
     def hide(self, x: Tensor, keep: Tensor) -> Tensor:
         """`x` with `fill` wherever `keep` is False. Any dtype: pixels, or feature maps when fill is 0."""
-        return torch.where(keep, x, torch.tensor(self.fill, dtype=x.dtype, device=x.device))
+        return torch.where(keep, x, self.fill)
 
     def grid(self, steps: int, height: int, width: int) -> tuple[int, int, int]:
         """How many cubes fit along time, height and width. A patch that does not divide a side is stretched to fit."""

@@ -97,13 +97,26 @@ class Objective(nn.Module, Generic[V]):
                 module.update()
 
     def check(self, clip: Clip) -> None:
-        """Refuse a clip of another length or with actions of another width than this objective was built for."""
+        """Refuse a clip that does not fit this objective or its host."""
         if clip.length != self.clip_length:
-            raise ValueError(f"This objective was built for clips of {self.clip_length} steps; got {clip.length}.")
+            raise ValueError(
+                f"This objective was built for clips of {self.clip_length} steps; got {clip.length}. "
+                "Draw clips of that length, or build it with another clip_length."
+            )
         if clip.actions.shape[-1] != self.host.action_dim:
             raise ValueError(
                 f"Clip.actions are {clip.actions.shape[-1]} wide, but the host said action_dim={self.host.action_dim}. "
                 "Discrete actions must be one-hot, as wide as there are actions."
+            )
+        like = next(self.host.encoder.parameters(), None)
+        if like is not None and like.device != clip.obs.device:
+            raise ValueError(
+                f"The clip is on {clip.obs.device}, the encoder on {like.device}. Use Clip.to({str(like.device)!r})."
+            )
+        if like is not None and like.dtype != clip.actions.dtype:
+            raise ValueError(
+                f"Pixels become {clip.actions.dtype}, the dtype of Clip.actions, but the encoder is {like.dtype}. "
+                f"Pass actions.to({like.dtype})."
             )
 
 
@@ -149,17 +162,16 @@ class AuxiliaryStep:
         momentum_every: int = 2,  # updates; the paper says 1, the released code does 2
         micro_batch: int | None = None,  # clips per piece; None: the whole batch at once
     ) -> None:
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule={schedule!r} must be one of {', '.join(map(repr, SCHEDULES))}.")
-        for name, value in (
-            ("learning_rate", learning_rate),
-            ("warmup_updates", warmup_updates),
-            ("max_grad_norm", max_grad_norm),
-            ("momentum_every", momentum_every),
-            ("micro_batch", micro_batch),
-        ):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive" + (" or None." if name == "micro_batch" else "."))
+        # The same refusals, whether a step is made by hand or by a recipe.
+        AuxiliaryConfig(
+            learning_rate=learning_rate,
+            schedule=schedule,
+            warmup_updates=warmup_updates,
+            max_grad_norm=max_grad_norm,
+            momentum_every=momentum_every,
+        )
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch={micro_batch} must be at least 1 clip, or None for the whole batch.")
         self.objective = objective
         self.learning_rate = learning_rate
         self.schedule, self.warmup_updates = SCHEDULES[schedule], warmup_updates
@@ -172,9 +184,8 @@ class AuxiliaryStep:
     def __call__(self, clip: Clip) -> dict[str, Tensor]:
         """One update on one batch of clips; returns what is worth watching."""
         views = self.objective.views(clip)
-        rate = self.learning_rate * self.schedule(self.updates, self.warmup_updates)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.learning_rate * self.schedule(self.updates, self.warmup_updates)
         self.optimizer.zero_grad()
         metrics = self._accumulate(views)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
@@ -187,8 +198,8 @@ class AuxiliaryStep:
         if self.updates % self.momentum_every == 0:
             self.objective.update_momentum()
         self.updates += 1
-        name = self.objective.name
-        return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": torch.tensor(rate)}
+        name, used = self.objective.name, torch.tensor(self.optimizer.param_groups[0]["lr"])
+        return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
 
     def _accumulate(self, views: Views) -> dict[str, Tensor]:
         """Add up the gradients of all pieces; metrics are means over pieces, weighted by their clips."""
@@ -227,8 +238,9 @@ class AuxiliaryConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.clips < 1:
-            raise ValueError(f"clips={self.clips} must be at least 1; the paper uses 128.")
+        for name in ("clips", "learning_rate", "warmup_updates", "max_grad_norm", "momentum_every"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
 
     def build(self, objective: Objective[Any], *, micro_batch: int | None = None) -> AuxiliaryStep:
         return AuxiliaryStep(

@@ -91,9 +91,11 @@ class MLR(Objective[MLRViews]):
 
     def loss(self, views: MLRViews) -> Loss:
         states = self.corruption.encode(self.host.encoder, views)  # (ii) encoding (B, K, d)
-        if states.shape[-1] != self.host.latent_dim:
+        expected = (*views.valid.shape, self.host.latent_dim)
+        if tuple(states.shape) != expected:
             raise ValueError(
-                f"The encoder returned latent states {states.shape[-1]} wide, but the host said latent_dim={self.host.latent_dim}."
+                f"The encoder must return latent states (N, d) = (N, {self.host.latent_dim}); it made {tuple(states.shape)} of "
+                f"(B, K) = {expected[:2]} observations, where {expected} was expected. Pass its true width as Host.latent_dim."
             )
         decoded = self.decoder(states, views.actions, views.valid)  # (iii) decoding (B, K, d)
         error, metrics = self.target(decoded, views)  # (iv) reconstruction (B, K)
@@ -205,10 +207,13 @@ class LatentTarget(nn.Module):
         direction = F.normalize(target, dim=-1)
         cosine = (F.normalize(predicted, dim=-1) * direction).sum(dim=-1)
         mean_direction = (direction * valid[..., None]).sum(dim=(0, 1)) / valid.sum()
+        mean_square = (
+            direction.square().sum(dim=-1) * valid
+        ).sum() / valid.sum()  # 1, but for targets that are exactly 0
         return {
             "cosine": _mean_over_valid(cosine, valid).mean(),
             # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree. Collapse shows here first.
-            "target_std": (1 - mean_direction.square().sum()).clamp(min=0).sqrt(),
+            "target_std": (mean_square - mean_direction.square().sum()).clamp(min=0).sqrt(),
         }
 
 
@@ -230,7 +235,13 @@ class PixelTarget(nn.Module):
         return View(masked, gain), View(original, gain), moved_keep[0].bool() if moved_keep else keep
 
     def forward(self, decoded: Tensor, views: MLRViews) -> tuple[Tensor, dict[str, Tensor]]:
-        squared = (over_time(self.decoder, decoded) - views.original.pixels()).square()  # (B, K, C, H, W)
+        drawn, original = over_time(self.decoder, decoded), views.original.pixels()  # (B, K, C, H, W)
+        if drawn.shape != original.shape:
+            raise ValueError(
+                f"The pixel decoder draws {tuple(drawn.shape[2:])}, but the augmented observations are "
+                f"{tuple(original.shape[2:])}. Pass Host(obs_shape={tuple(original.shape[2:])})."
+            )
+        squared = (drawn - original).square()
         if not self.hidden_only:
             return squared.mean(dim=(2, 3, 4)), {}
         hidden = (~views.keep).expand_as(squared)
@@ -371,7 +382,7 @@ class MLRConfig(Config):
                 width=self.decoder_width,
             )
         )
-        return MLR(
+        mlr = MLR(
             host,
             clip_length=self.clip_length,
             corruption={"pixels": self._masked_pixels, "features": self._masked_features}[self.corrupt](host),
@@ -382,6 +393,8 @@ class MLRConfig(Config):
             masked_scale={"unit": 1.0, "raw255": 255.0}[self.masked_input_scale],
             mask_after_done=self.mask_after_done,
         )
+        like = next(host.encoder.parameters(), None)
+        return mlr if like is None else mlr.to(device=like.device, dtype=like.dtype)
 
     def _masked_pixels(self, host: Host) -> Corruption:
         return MaskedPixels(self.mask.build())
@@ -392,7 +405,10 @@ class MLRConfig(Config):
                 f"corrupt='features' needs an encoder in two halves (maskrl.nn.encoders.Encoder: features, embed, feature_shape); "
                 f"got {type(host.encoder).__name__}. Subclass it, or use corrupt='pixels'."
             )
-        return MaskedFeatures(self.mask.build(of="features"), host.encoder.feature_shape)
+        masker, (_, height, width) = self.mask.build(of="features"), host.encoder.feature_shape
+        blocks, rows, columns = masker.grid(self.clip_length, height, width)  # refuses now what cannot be masked later
+        masker.hidden_fraction(blocks, rows * columns)
+        return MaskedFeatures(masker, host.encoder.feature_shape)
 
     def _latent_target(self, host: Host, decoder: LatentDecoder) -> Target:
         projection, width = self._projection(host)
