@@ -85,11 +85,12 @@ def train(
     method: MethodOption = "mlr",
     run_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the run lives.  [default: runs/RECIPE/METHOD/seed-SEED-DIGEST]"),
+        typer.Option(metavar="DIR", help="Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."),
     ] = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases.")] = False,
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
+    from maskrl.agents.replay import NothingToDrawError
     from maskrl.experiments.progress import make_watcher, require_wandb
     from maskrl.experiments.recipe import digest
     from maskrl.experiments.run import Run, RunError
@@ -124,7 +125,7 @@ def train(
 
     tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
     try:
-        with refusing(RunError), make_watcher(run, tty=tty, wandb=wandb) as watcher:
+        with refusing(RunError, NothingToDrawError), make_watcher(run, tty=tty, wandb=wandb) as watcher:
             run_to_the_end(chosen, run, watcher)
     except Stopped as stopped:
         print(f"\nStopped and saved at {watcher.progress.clock.frames:,} frames. Continue with:\n  {command}")
@@ -173,7 +174,7 @@ def forecast(recipe: "Recipe", path: Path) -> Forecast:
 
     from maskrl.agents.base import Spaces
     from maskrl.agents.replay import Replay
-    from maskrl.experiments.train import build_agent
+    from maskrl.experiments.train import build_agent, replay_size
 
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise Refusal("device=cuda, but torch sees no CUDA device here. Use device=cpu, or install torch with CUDA.")
@@ -184,10 +185,7 @@ def forecast(recipe: "Recipe", path: Path) -> Forecast:
         build_agent(recipe, env)
         env.close()
 
-    channels, height, width = spaces.obs
-    stack = recipe.env.frame_stack
-    capacity = min(recipe.replay.capacity, recipe.frames // recipe.env.action_repeat)
-    replay = Replay.forecast((channels // stack, height, width), spaces.action_dim, stack, capacity)
+    replay = Replay.forecast(**replay_size(recipe, spaces))
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
     if recipe.replay.storage == "disk":
@@ -265,6 +263,7 @@ def banner(run: "Run", needs: Forecast, profile: Profile) -> None:
         "budget": f"{recipe.frames:,} frames = {recipe.frames // repeat:,} decisions × {repeat}, "
         f"evaluated every {recipe.evaluation.every:,} frames over {_count(recipe.evaluation.episodes, 'episode')}",
         "device": f"{device}{where}",
+        **({"renderer": renderer} if (renderer := run.versions()["renderer"]) else {}),
         "replay": f"up to {capacity:,} decisions: {replay}",
         "directory": str(run.path),
     }
@@ -293,7 +292,7 @@ def summary(run: "Run", longer_command: str) -> None:
     for frames in dict.fromkeys((recipe.frames, 100_000)):  # the paper's own budget, where it has no number at this one
         if (paper := published_for(recipe, frames)) is not None:
             words = f"{number(paper.mean)} ± {number(paper.std)} over {paper.seeds} seeds at {frames:,} frames"
-            why = [NOT_COMPARABLE] if recipe.profile == "lite" else []
+            why = [NOT_COMPARABLE] if recipe.profile == "lite" else _changed(recipe)
             why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
             rows["paper"] = "; ".join([f"{words} ({paper.source})", *why])
             break
@@ -315,7 +314,7 @@ def summary(run: "Run", longer_command: str) -> None:
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     episodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many.  [default: as many as the run itself uses]")
+        int | None, typer.Option(metavar="N", min=1, help="How many (default: as many as the run itself uses).")
     ] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
@@ -479,3 +478,17 @@ def _print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# What may differ between two runs whose scores are compared all the same.
+HARMLESS = ("seed", "device", "threads", "frames", "checkpoint_every", "agent.micro_batch", "replay.storage")
+
+
+def _changed(recipe: "Recipe") -> list[str]:
+    """Why a run of the paper's profile is not the paper's: values that overrides have changed."""
+    from maskrl import recipes
+    from maskrl.experiments.recipe import leaves
+
+    original = leaves(recipes.find(recipe.name, recipe.profile, "mlr" if recipe.objective else "baseline"))
+    changed = [path for path, value in leaves(recipe).items() if original.get(path) != value and path not in HARMLESS]
+    return [f"not comparable: {', '.join(changed)} changed"] if changed else []

@@ -153,7 +153,7 @@ def test_tensorboard_has_the_scores_against_frames(tmp_path: Path):
         watcher.evaluation(clock(500, 9.0), EpisodeReturns((1.0, 3.0)))
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
     assert [(point.step, point.value) for point in events.Scalars("evaluation/score")] == [(0, 12.0), (500, 2.0)]
-    assert [point.step for point in events.Scalars("critic/loss")] == [50, 100]
+    assert [point.step for point in events.Scalars("critic/loss")] == [1, 51]
 
 
 def test_wandb_gets_the_same_points_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -120,6 +120,13 @@ class Crashing(Silent):
             raise RuntimeError("a crash")
 
 
+def test_every_part_that_learns_is_in_the_log(tmp_path: Path):
+    run, _ = trained(tmp_path, tiny_recipe())
+    updates = list(run.events("update"))
+    assert [event["updates"] for event in updates] == [1, 51]
+    assert {"critic/loss", "actor/loss", "actor/temperature", "mlr/loss", "mlr/cosine"} <= updates[0].keys()
+
+
 def test_a_finished_run_trains_no_more(tmp_path: Path):
     run, _ = trained(tmp_path, tiny_recipe())
     before = events(run)

@@ -22,6 +22,10 @@ from maskrl.nn.clip import Clip
 Index = NDArray[np.int64]
 
 
+class NothingToDrawError(ValueError):
+    """No episode is long enough for what was asked; the message says what to change."""
+
+
 @dataclass(frozen=True)
 class Draw:
     """Where to read: the numbers of B frames, each with a transition to follow, and the weights of their losses."""
@@ -187,7 +191,7 @@ class Replay:
             every = np.arange(oldest, end)
             every = every[self._reaches(every, steps)]
             if len(every) == 0:
-                raise ValueError(self._too_short(steps))
+                raise NothingToDrawError(self._too_short(steps))
             starts = self._generator.choice(every, batch_size)
         return Draw(starts, torch.ones(batch_size))
 
@@ -197,7 +201,7 @@ class Replay:
         return (
             f"No stored episode has {steps} transitions in a row to draw: the longest of {len(lengths)} has "
             f"{lengths.max(initial=0)}. Lower objective.clip_length or the environment's action_repeat, "
-            "or collect more before the first update (agent.warmup)."
+            "or collect more before the first update (agent.warmup_decisions)."
         )
 
     def _oldest_start(self) -> int:

@@ -167,7 +167,7 @@ class SAC:
                 states = self.encoder.embed(features)
             actions, log_prob = self.actor(features)
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
         _require_finite("actor", total, self.updates)
         self.actor_optimizer.step()

@@ -20,11 +20,10 @@ from maskrl.agents.base import Metrics
 from maskrl.experiments.evaluate import EpisodeReturns
 from maskrl.experiments.recipe import Recipe, as_json, digest
 from maskrl.experiments.run import Clock, Run
-from maskrl.experiments.train import Watcher
+from maskrl.experiments.train import Watcher, is_logged
 
 PARTS = ("environment", "replay", "critic", "objective", "actor", "evaluation", "checkpoint")  # in the order shown
 RECENT = 60.0  # seconds of training that the speed is taken over
-UPDATES_PER_POINT = 50  # of TensorBoard and W&B
 
 
 class Progress:
@@ -327,7 +326,7 @@ class Record:
     def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
         new = clock.updates > self.progress.clock.updates
         self.progress.decision(clock, metrics, seconds)
-        if new and clock.updates % UPDATES_PER_POINT == 0:
+        if new and is_logged(clock.updates):
             points = {name: float(value) for name, value in metrics.items()}
             if (speed := self.progress.decisions_per_second) is not None:
                 points["speed/decisions_per_second"] = speed

@@ -79,6 +79,11 @@ class Run:
         except ValueError as error:
             raise RunError(f"{path / 'recipe.json'} cannot be read by this version of maskrl:\n{error}") from error
 
+    def versions(self) -> dict[str, str | None]:
+        """With what the run was begun."""
+        found: dict[str, str | None] = json.loads((self.path / "versions.json").read_text())
+        return found
+
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def log(self, kind: Kind, clock: Clock, values: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import gymnasium as gym
 import numpy as np
@@ -101,7 +101,7 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                 with agent.watch("actor"):
                     action = agent.act(obs, explore=True)
                 metrics = agent.update(replay)
-                if agent.updates % UPDATES_PER_LINE == 0:
+                if is_logged(agent.updates):
                     run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
 
             with agent.watch("environment"):
@@ -124,6 +124,11 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
         raise Stopped(stop[0])
     run.set_status("done")
     return agent
+
+
+def is_logged(updates: int) -> bool:
+    """Whether the newest of so many updates is written down: the 1st, 51st, …, in which every part had its turn."""
+    return updates % UPDATES_PER_LINE == 1
 
 
 def look(recipe: Recipe, run: Run, watcher: Watcher, agent: Agent, env: gym.Env[Any, Any], clock: Clock) -> None:
@@ -165,19 +170,36 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
     return recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
 
 
-def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
-    spaces, stack = Spaces.of(env), recipe.env.frame_stack
-    channels, height, width = spaces.obs
-    if recipe.replay.storage == "disk":
-        (run.path / "replay").mkdir(exist_ok=True)
-    return Replay(
-        frame_shape=(channels // stack, height, width),
-        action_dim=spaces.action_dim,
-        frame_stack=stack,
-        capacity=min(recipe.replay.capacity, recipe.frames // recipe.env.action_repeat),
-        seed=recipe.seed,
-        directory=run.path / "replay" if recipe.replay.storage == "disk" else None,
+class ReplaySize(TypedDict):
+    """What decides how large a replay is."""
+
+    frame_shape: tuple[int, int, int]
+    action_dim: int
+    frame_stack: int
+    capacity: int
+    reserve: int
+
+
+def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
+    (channels, height, width), stack = spaces.obs, recipe.env.frame_stack
+    decisions, between_saves = (
+        frames // recipe.env.action_repeat for frames in (recipe.frames, recipe.checkpoint_every)
     )
+    return {
+        "frame_shape": (channels // stack, height, width),
+        "action_dim": spaces.action_dim,
+        "frame_stack": stack,
+        "capacity": min(recipe.replay.capacity, decisions),
+        # What may be written after a checkpoint without touching what it needs: a frame per decision, and one per episode.
+        "reserve": between_saves + between_saves // 25 + 2,
+    }
+
+
+def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
+    directory = run.path / "replay" if recipe.replay.storage == "disk" else None
+    if directory is not None:
+        directory.mkdir(exist_ok=True)
+    return Replay(**replay_size(recipe, Spaces.of(env)), seed=recipe.seed, directory=directory)
 
 
 # ── Saving and continuing ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,6 +40,12 @@ def resolve(
     method: Method = "mlr",
 ) -> Recipe:
     """The recipe of that name with overrides, of which `objective=mlr` brings back the task's own objective."""
+    overrides = list(overrides)
+    for override in overrides:
+        if override.split("=")[0].strip() in ("name", "profile"):
+            raise ValueError(
+                f"{override}: the name and the profile say what a recipe is; choose another recipe or --profile."
+            )
     return with_overrides(find(name, profile, method), overrides, origin=find(name, profile, "mlr"))
 
 
