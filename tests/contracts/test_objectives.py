@@ -46,7 +46,7 @@ VARIANTS: dict[str, MLRConfig] = {
     "no augmentation but the crop": tiny_mlr(augment=AugmentConfig(crop=CROP, intensity=0.0)),
     "narrow decoder": tiny_mlr(decoder_width=4),
     "independent momentum": tiny_mlr(momentum_init="independent"),
-    "past the end counts": tiny_mlr(mask_after_done=False),
+    "past the end counts": tiny_mlr(count_past_end=True),
 }
 
 each_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
@@ -226,7 +226,7 @@ def test_what_happens_past_the_end_of_an_episode_does_not_change_the_loss(config
         losses.append(objective(variation).per_clip)
     unchanged = (losses[0] - losses[1]).abs() < 1e-12
     assert unchanged[1:].all()
-    assert unchanged[0] == config.mask_after_done
+    assert unchanged[0] != config.count_past_end
 
 
 @each_variant

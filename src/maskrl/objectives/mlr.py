@@ -17,7 +17,7 @@ Departures, from the paper's text in favour of the released code unless said oth
 - Building the objective leaves the encoder as it is; the released code re-initialises its linear layer. That initialisation is
   the encoder's own choice here (`linear_init`).
 - Steps past the end of an episode (`Clip.valid`) count neither in the loss nor in the attention; the released Atari code counts
-  them (`mask_after_done`). Our own choice; DMControl clips never have any.
+  them (`count_past_end`). Our own choice; DMControl clips never have any.
 - MLR-F, MLR-Pixel, MLR-MoDec and the MSE distance were not released: the paper's sentences, filled in as the ledger says.
 """
 
@@ -69,11 +69,11 @@ class MLR(Objective[MLRViews]):
         target: "Target",
         weight: float = 1.0,
         masked_scale: float = 1.0,
-        mask_after_done: bool = True,
+        count_past_end: bool = False,
     ) -> None:
         super().__init__(host, clip_length=clip_length, weight=weight)
         self.corruption, self.augment, self.decoder, self.target = corruption, augment, decoder, target
-        self.masked_scale, self.mask_after_done = masked_scale, mask_after_done
+        self.masked_scale, self.count_past_end = masked_scale, count_past_end
 
     @torch.no_grad()
     def views(self, clip: Clip) -> MLRViews:
@@ -86,7 +86,7 @@ class MLR(Objective[MLRViews]):
             original=original,
             keep=keep,
             actions=clip.actions,
-            valid=clip.valid if self.mask_after_done else torch.ones_like(clip.valid),
+            valid=torch.ones_like(clip.valid) if self.count_past_end else clip.valid,
         )
 
     def loss(self, views: MLRViews) -> Loss:
@@ -344,7 +344,7 @@ class MLRConfig(Config):
     init: Literal["truncated_normal", "torch"] = (
         "truncated_normal"  # of φ and the heads; torch: the released Atari code's
     )
-    mask_after_done: bool = True  # False: steps past an episode's end count, as in the released Atari code
+    count_past_end: bool = False  # True: steps past an episode's end count, as in the released Atari code
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -391,7 +391,7 @@ class MLRConfig(Config):
             target={"latents": self._latent_target, "pixels": self._pixel_target}[self.reconstruct](host, decoder),
             weight=self.weight,
             masked_scale={"unit": 1.0, "raw255": 255.0}[self.masked_input_scale],
-            mask_after_done=self.mask_after_done,
+            count_past_end=self.count_past_end,
         )
         like = next(host.encoder.parameters(), None)
         return mlr if like is None else mlr.to(device=like.device, dtype=like.dtype)

@@ -113,7 +113,7 @@ SOURCES: dict[str, Source] = {
         "released code: they start from weights of their own, forgotten within some 100 updates",
     ),
     "objective.init": CODE,
-    "objective.mask_after_done": Source("ours: no clip passes the end of an episode on DMControl"),
+    "objective.count_past_end": Source("ours: no clip passes the end of an episode on DMControl"),
     "frames": Source(
         "paper, Table 1: DMControl-100k; frames=500000 for DMControl-500k",
         "released command line: 100000, which stops before the evaluation there; released configuration: 105000",
