@@ -37,13 +37,31 @@ class Published(NamedTuple):
     source: str
 
 
-Watcher = Callable[[NDArray[np.uint8]], None]
+Observation, Action, Watcher = NDArray[np.uint8], NDArray[np.float32], Callable[[NDArray[np.uint8]], None]
 
 
 def evaluate(
     agent: Agent, env: gym.Env[Any, Any], *, episodes: int, seed: int, watcher: Watcher | None = None
 ) -> EpisodeReturns:
-    """Episode i is reset with the seed of (seed, i), so two evaluations see the same starts. `watcher` gets rendered images."""
+    """The agent's mean actions. `watcher` gets rendered images."""
+    return _live(lambda obs: agent.act(obs, explore=False), env, episodes, seed, watcher)
+
+
+def random_returns(env: gym.Env[Any, Any], *, episodes: int, seed: int) -> EpisodeReturns:
+    """What uniformly random actions earn: the floor that a score should be seen above."""
+    generator, space = np.random.default_rng(seed), env.action_space
+    assert isinstance(space, gym.spaces.Box)
+    return _live(lambda _: generator.uniform(space.low, space.high).astype(np.float32), env, episodes, seed)
+
+
+def _live(
+    act: Callable[[Observation], Action],
+    env: gym.Env[Any, Any],
+    episodes: int,
+    seed: int,
+    watcher: Watcher | None = None,
+) -> EpisodeReturns:
+    """Episode i is reset with the seed of (seed, i), so all who are evaluated see the same starts."""
     returns = []
     for episode in range(episodes):
         obs, _ = env.reset(seed=episode_seed(seed, episode))
@@ -52,22 +70,7 @@ def evaluate(
             if watcher is not None:
                 image: Any = env.render()
                 watcher(image)
-            obs, reward, terminated, truncated, _ = env.step(agent.act(obs, explore=False))
-            total, ended = total + float(reward), terminated or truncated
-        returns.append(total)
-    return EpisodeReturns(tuple(returns))
-
-
-def random_returns(env: gym.Env[Any, Any], *, episodes: int, seed: int) -> EpisodeReturns:
-    """What uniformly random actions earn: the floor that a score should be seen above."""
-    generator, space = np.random.default_rng(seed), env.action_space
-    assert isinstance(space, gym.spaces.Box)
-    returns = []
-    for episode in range(episodes):
-        env.reset(seed=episode_seed(seed, episode))
-        total, ended = 0.0, False
-        while not ended:
-            _, reward, terminated, truncated, _ = env.step(generator.uniform(space.low, space.high).astype(np.float32))
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
             total, ended = total + float(reward), terminated or truncated
         returns.append(total)
     return EpisodeReturns(tuple(returns))
