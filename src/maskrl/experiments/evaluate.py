@@ -37,7 +37,9 @@ class Published(NamedTuple):
     source: str
 
 
-Observation, Action, Watcher = NDArray[np.uint8], NDArray[np.float32], Callable[[NDArray[np.uint8]], None]
+Observation = NDArray[np.uint8]
+Action = NDArray[np.float32]
+Watcher = Callable[[NDArray[np.uint8]], None]
 
 
 def evaluate(
