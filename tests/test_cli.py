@@ -47,8 +47,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
     """The one message on stderr of a command that ends with exit code 2, in this process to save the start of another."""
-    with pytest.raises(SystemExit) as end:
-        cli.main([str(argument) for argument in arguments])
+
+    def began(*_: object) -> None:
+        raise AssertionError("the command was not refused: it began to learn")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("maskrl.agents.sac.SAC.update", began)
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
     assert end.value.code == 2
     assert not isinstance(end.value.__cause__, Exception)
     return capsys.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.config import Config
-from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun
+from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
 from maskrl.envs.gl import choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
@@ -124,6 +124,7 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
 
 def load(task: str) -> Any:
     """The suite's own environment of a task, with an OpenGL backend that draws."""
+    require_extra("dm_control", "dmcontrol")
     choose_gl()
     from dm_control import suite  # type: ignore[import-untyped]
 
