@@ -206,10 +206,9 @@ class LatentTarget(nn.Module):
     def _metrics(self, predicted: Tensor, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
         direction = F.normalize(target, dim=-1)
         cosine = (F.normalize(predicted, dim=-1) * direction).sum(dim=-1)
-        mean_direction = (direction * valid[..., None]).sum(dim=(0, 1)) / valid.sum()
-        mean_square = (
-            direction.square().sum(dim=-1) * valid
-        ).sum() / valid.sum()  # 1, but for targets that are exactly 0
+        share = valid / valid.sum()  # of every step in the means below
+        mean_direction = (direction * share[..., None]).sum(dim=(0, 1))
+        mean_square = (direction.square().sum(dim=-1) * share).sum()  # 1, but for targets that are exactly 0
         return {
             "cosine": _mean_over_valid(cosine, valid).mean(),
             # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree. Collapse shows here first.
