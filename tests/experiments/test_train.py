@@ -110,6 +110,17 @@ def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_
     assert events(crashed) == events(whole)
 
 
+def test_an_update_logged_at_the_decision_of_the_checkpoint_is_logged_once(tmp_path: Path):
+    recipe = tiny_recipe(
+        checkpoint_every=60, frames=120
+    )  # the first update comes right after the checkpoint of frame 60
+    whole, _ = trained(tmp_path / "whole", recipe)
+    with pytest.raises(RuntimeError, match="a crash"):
+        trained(tmp_path / "crashed", recipe, Crashing(at=70))
+    crashed, _ = trained(tmp_path / "crashed", recipe)
+    assert events(crashed) == events(whole)
+
+
 class Crashing(Silent):
     def __init__(self, at: int) -> None:
         super().__init__()

@@ -56,8 +56,8 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         self._size, self._camera_id = config.size, config.camera
         visual = self._suite.physics.model.vis
         visual.quality.shadowsize = config.shadow_size or visual.quality.shadowsize
-        # MuJoCo clears its whole canvas for every picture. The suite's has 640 × 480 pixels: without a GPU, one of the
-        # very size of the picture draws the same up to 1.4 times as fast.
+        # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels: without a GPU, that is time
+        # which a canvas of the very size of the picture saves.
         visual.global_.offwidth = visual.global_.offheight = config.size
         self._camera = Camera(self._suite.physics, config.size, config.size, config.camera)
 

@@ -48,7 +48,7 @@ SOURCES: dict[str, Source] = {
     ),
     "agent.hidden": CODE,
     "agent.augment.crop": TABLE,
-    "agent.augment.shift": TABLE,
+    "agent.augment.shift": Source("released code: no shift on DMControl; the paper names the crop alone"),
     "agent.augment.intensity": Source(
         "released code", "paper: crop and intensity; released code: crop alone for the policy batch"
     ),
@@ -92,7 +92,7 @@ SOURCES: dict[str, Source] = {
     "objective.mask.fill": Source("released code", "paper: the figure shows white; released code: black"),
     "objective.mask.feature_patch": Source("ours: used by the ablation MLR-F alone, of which the paper says no more"),
     "objective.augment.crop": TABLE,
-    "objective.augment.shift": TABLE,
+    "objective.augment.shift": Source("released code: no shift on DMControl; the paper names the crop alone"),
     "objective.augment.intensity": Source("paper, Table 12: random intensity; its scale: released code"),
     "objective.corrupt": NO_VARIANT,
     "objective.masked_input_scale": CODE,
