@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskrl.agents.replay import Draw, Replay
+from maskrl.agents.replay import Draw, NothingToDrawError, Replay
 
 FRAME = (2, 2, 3)  # channel 0: the step within the episode; channel 1: the episode's number + 1, so that 0 is black
 
@@ -55,14 +55,18 @@ def drawn_starts(replay):
     return set(replay.draw(1000).starts)
 
 
-def valid_starts(lengths, *, frame_stack, capacity, span=1):
-    """By brute force, {number of the frame: (episode, step)} of every start with `span` transitions and a stored stack."""
+def valid_starts(lengths, *, frame_stack, capacity, span=1, whole=True):
+    """By brute force, {number of the frame: (episode, step)} of every start with a stored stack and `span` transitions.
+
+    Not `whole`: with one transition, and `span` frames of whatever episode after it.
+    """
     where = [(episode, step) for episode, length in enumerate(lengths) for step in range(length + 1)]
     stored = set(where[-(capacity + capacity // 100 + frame_stack + 1) :])
     return {
         number: (episode, step)
         for number, (episode, step) in enumerate(where)
-        if step + span <= lengths[episode]
+        if step + (span if whole else 1) <= lengths[episode]
+        and number + span < len(where)
         and all((episode, max(step - age, 0)) in stored for age in range(frame_stack))
     }
 
@@ -75,20 +79,27 @@ lives = st.fixed_dictionaries(
     }
 )
 pads = st.sampled_from(["repeat", "zero"])
+exponents = pytest.mark.parametrize("exponent", [None, 0.5], ids=["uniform", "prioritised"])
 
 
 # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @settings(max_examples=100, deadline=None)
-@given(life=lives, span=st.integers(1, 6), whole=st.booleans(), last_is_open=st.booleans())
-def test_exactly_the_valid_starts_are_drawn(life, span, whole, last_is_open):
-    replay = counting_replay(**life, last_is_open=last_is_open)
-    starts = valid_starts(**life, span=span if whole else 1)
+@given(
+    life=lives,
+    span=st.integers(1, 6),
+    whole=st.booleans(),
+    last_is_open=st.booleans(),
+    exponent=st.sampled_from([None, 0.5]),
+)
+def test_exactly_the_valid_starts_are_drawn(life, span, whole, last_is_open, exponent):
+    replay = counting_replay(**life, last_is_open=last_is_open, priority_exponent=exponent)
+    starts = valid_starts(**life, span=span, whole=whole)
     if starts:
         assert set(replay.draw(40 * len(starts), span=span, whole=whole).starts) == set(starts)
     else:
-        with pytest.raises(ValueError, match="No stored episode has"):
+        with pytest.raises(NothingToDrawError, match="No stored episode has" if whole else "No stored ep|None of the"):
             replay.draw(1, span=span, whole=whole)
 
 
@@ -111,6 +122,32 @@ def test_draws_are_uniform_over_the_valid_starts(lengths, span):
     n = len(starts)
     assert len(counts) == n
     assert abs(chi_square - (n - 1)) < 5 * np.sqrt(2 * (n - 1))
+
+
+def test_uniform_draws_are_plain_integers_of_the_seed():
+    """Runs of older versions continue, and repeat, exactly: nothing else may take from the generator."""
+    replay, generator = counting_replay([20], seed=5), np.random.default_rng(5)
+    for _ in range(3):
+        assert (replay.draw(8).starts == generator.integers(0, 20, size=32)[:8]).all()
+
+
+@exponents
+def test_a_span_that_is_not_whole_has_been_lived_even_past_the_end_of_its_episode(exponent):
+    replay = counting_replay([5, 7], priority_exponent=exponent)  # frames 0 to 5 and 6 to 13
+    assert set(replay.draw(1000, span=4, whole=False).starts) == {0, 1, 2, 3, 4, 6, 7, 8, 9}
+    live(replay, [2], first_episode=2)  # frames 14 to 16
+    assert set(replay.draw(1000, span=4, whole=False).starts) == {0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12}
+
+
+@exponents
+def test_a_span_that_is_not_yet_lived_says_so_and_what_to_change(exponent):
+    replay = counting_replay([3, 4], priority_exponent=exponent)  # frames 0 to 3 and 4 to 8
+    message = (
+        r"None of the 7 stored.*the 9 frames.*has 8 after it.*agent\.n_step.*clip_length.*capacity.*warmup_decisions"
+    )
+    with pytest.raises(NothingToDrawError, match=message):
+        replay.draw(4, span=9, whole=False)
+    assert set(replay.draw(4, span=8, whole=False).starts) == {0}
 
 
 def test_the_last_transition_of_every_episode_is_drawn():
@@ -156,12 +193,178 @@ def test_a_span_that_no_episode_has_says_how_long_the_longest_is_and_what_to_cha
         replay.draw(4, span=16)
 
 
-@pytest.mark.parametrize("lengths", [[], [0]], ids=["nothing", "a first frame alone"])
-def test_nothing_can_be_drawn_before_the_first_decision(lengths):
-    replay = counting_replay(lengths)
+@exponents
+@pytest.mark.parametrize("lengths", [[], [0], [0] * 9], ids=["nothing", "a first frame alone", "first frames alone"])
+def test_nothing_can_be_drawn_before_the_first_decision(lengths, exponent):
+    replay = counting_replay(lengths, priority_exponent=exponent)
     assert len(replay) == 0
-    with pytest.raises(ValueError, match="has 0"):
-        replay.draw(1, whole=False)
+    for span in (1, 3):
+        with pytest.raises(NothingToDrawError, match="has 0"):
+            replay.draw(1, span=span, whole=False)
+
+
+# ── priorities ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def leaves_of(replay):
+    return replay.state_dict()["leaf"].tolist()
+
+
+def test_a_new_start_has_the_leaf_one_and_frames_without_a_decision_have_none():
+    replay = counting_replay([2, 0, 3], last_is_open=True, priority_exponent=0.5)
+    assert replay.is_prioritised
+    assert leaves_of(replay) == [1, 1, 0, 0, 1, 1, 1, 0]
+    replay.add(**GOOD)
+    assert leaves_of(replay) == [1, 1, 0, 0, 1, 1, 1, 1, 0]
+
+
+def test_a_leaf_is_the_bounded_error_to_the_power_of_the_exponent():
+    replay = counting_replay([6], priority_exponent=0.5)
+    errors = torch.tensor([4.0, 9.0, 1e-9, -0.1, 1e9], requires_grad=True)
+    replay.reprioritise(at(0, 1, 2, 3, 5), errors)
+    assert leaves_of(replay) == [2, 3, 1e-6**0.5, 1e-6**0.5, 1, 1e6**0.5, 0]
+    replay.reprioritise(at(1), [16])  # any numbers will do
+    assert leaves_of(replay)[:2] == [2, 4]
+
+
+def test_of_a_start_drawn_twice_the_first_error_counts():
+    replay = counting_replay([3], priority_exponent=0.5)
+    replay.reprioritise(at(1, 2, 1, 1), np.array([4.0, 9.0, 16.0, 25.0]))
+    assert leaves_of(replay) == [1, 2, 3, 0]
+
+
+def test_importance_weights_by_hand():
+    replay = counting_replay([3], priority_exponent=1.0)
+    replay.reprioritise(at(0, 1, 2), [0.5, 2.0, 8.0])
+    for correction, expected in ((0.0, [1.0, 1, 1]), (0.5, [1.0, 1 / 2, 1 / 4]), (1.0, [1.0, 1 / 4, 1 / 16])):
+        draw = replay.draw(300, correction=correction)
+        assert set(draw.starts) == {0, 1, 2}
+        assert draw.weights.dtype == torch.float32
+        assert draw.weights.tolist() == pytest.approx(np.array(expected)[draw.starts], abs=2e-5)  # 1e-5 is added below
+
+
+def test_importance_weights_take_a_little_more_than_the_leaf():
+    replay = counting_replay([2], priority_exponent=1.0)
+    replay.reprioritise(at(0, 1), [1e-6, 4e-6])
+    draw = replay.draw(100, correction=1.0)
+    assert set(draw.starts) == {0, 1}
+    assert draw.weights.tolist() == pytest.approx(np.array([1, 11 / 14])[draw.starts])
+
+
+def test_the_largest_weight_is_the_batchs_not_the_replays():
+    replay = counting_replay([3], priority_exponent=1.0)
+    replay.reprioritise(at(0, 1, 2), [0.5, 2.0, 8.0])
+    assert {replay.draw(1, correction=1.0).weights.item() for _ in range(20)} == {1}
+
+
+def test_a_uniform_replay_has_nothing_to_correct():
+    replay = counting_replay([5])
+    assert not replay.is_prioritised
+    assert torch.equal(replay.draw(7, correction=1.0).weights, torch.ones(7))
+
+
+@pytest.mark.parametrize(
+    "too_short_error", [1.0, 1e6], ids=["most candidates are valid: rejection", "few: enumeration"]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_starts_are_drawn_in_proportion_to_their_leaves(whole, too_short_error):
+    replay = counting_replay([12, 2], priority_exponent=0.5, seed=1)  # frames 0 to 12 and 13 to 15
+    starts = np.array([*range(10)] if whole else [*range(12)])  # with three transitions; with three frames after them
+    errors = np.full(15, too_short_error)
+    errors[starts] = (starts + 1.0) ** 2  # leaves 1, 2, 3, …
+    decided = [number for number in range(15) if number != 12]
+    replay.reprioritise(at(*decided), errors[decided])
+    count = 20_000
+    drawn = replay.draw(count, span=3, whole=whole).starts
+    expected = count * (starts + 1) / (starts + 1).sum()
+    observed = np.bincount(drawn, minlength=len(starts))
+    assert len(observed) == len(starts)
+    assert ((observed - expected) ** 2 / expected).sum() < 31.26  # chi-square of 11 degrees of freedom: 1 in 1000 above
+
+
+def test_starts_are_drawn_independently_not_one_from_each_stratum():
+    replay = counting_replay([2], priority_exponent=0.5)
+    counts = [int((replay.draw(32).starts == 0).sum()) for _ in range(200)]
+    assert np.var(counts) == pytest.approx(32 / 4, rel=0.4)  # the binomial's; 4 deviations of its estimate
+
+
+def test_a_start_that_was_overwritten_since_the_draw_is_passed_over():
+    replay = counting_replay([4], frame_stack=1, capacity=4, priority_exponent=0.5)  # 6 slots
+    live(replay, [3], first_episode=1)  # frames 5 to 8: 6, 7 and 8 lie where 0, 1 and 2 lay
+    assert leaves_of(replay) == [1, 1, 0, 1, 0, 1]
+    replay.reprioritise(at(0, 1, 2, 3), [4.0, 4.0, 4.0, 9.0])
+    assert leaves_of(replay) == [1, 1, 0, 3, 0, 1]
+    live(replay, [20], first_episode=2)
+    before = leaves_of(replay)
+    replay.reprioritise(at(0, 3), [4.0, 4.0])
+    assert leaves_of(replay) == before
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    frame_stack=st.integers(1, 3),
+    capacity=st.integers(1, 15),
+    reserve=st.integers(0, 5),
+    acts=st.lists(
+        st.one_of(
+            st.tuples(st.just("live"), st.integers(0, 12)),
+            st.tuples(st.just("draw"), st.integers(1, 4)),
+            st.tuples(st.just("learn"), st.integers(0, 99)),
+        ),
+        max_size=15,
+    ),
+)
+def test_leaves_equal_a_dictionary_of_all_starts_ever(frame_stack, capacity, reserve, acts):
+    """Episodes, draws and the updates after them, in any order and however long after: so a draw may be stale."""
+    options = {"frame_stack": frame_stack, "capacity": capacity, "reserve": reserve}
+    replay, lengths, pending, leaves = empty_replay(**options, priority_exponent=0.5), [], None, {}
+    for act, number in acts:
+        end = sum(lengths) + len(lengths)
+        if act == "live":
+            live(replay, [number], first_episode=len(lengths))
+            leaves |= {end + step: 1.0 for step in range(number)}
+            lengths.append(number)
+        elif act == "draw":
+            starts = valid_starts(lengths, frame_stack=frame_stack, capacity=capacity, span=number, whole=False)
+            if starts:
+                pending = replay.draw(8, span=number, whole=False, correction=1.0)
+                drawn = np.array([leaves[start] for start in pending.starts])
+                assert set(pending.starts) <= set(starts)
+                assert pending.weights.tolist() == pytest.approx((drawn.min() + 1e-5) / (drawn + 1e-5))
+        elif pending is not None:
+            errors = 10 ** np.random.default_rng(number).uniform(-8, 8, 8)
+            replay.reprioritise(pending, errors)
+            leaves |= dict(zip(reversed(pending.starts), errors[::-1].clip(1e-6, 1e6) ** 0.5, strict=True))
+        end = sum(lengths) + len(lengths)
+        window = capacity + capacity // 100 + frame_stack + 1
+        expected = np.zeros(min(end, window + reserve))
+        for start in range(max(0, end - window), end):
+            expected[start % (window + reserve)] = leaves.get(start, 0)
+        assert leaves_of(replay) == expected.tolist()
+
+
+def test_a_uniform_replay_has_no_priorities_to_change():
+    with pytest.raises(RuntimeError, match=r"draws uniformly.*priority_exponent=0\.5"):
+        counting_replay([5]).reprioritise(at(0), [1.0])
+
+
+@pytest.mark.parametrize(
+    ("starts", "errors", "message"),
+    [
+        ([0, 1], [1.0, np.nan], r"each of the 2 starts; got shape \(2,\), 1 not finite"),
+        ([0, 1], [np.inf, 1.0], "1 not finite"),
+        ([0, 1], [1.0], r"got shape \(1,\)"),
+        ([0, 1], [[1.0, 1.0]], r"got shape \(1, 2\)"),
+        ([0, 4], [1.0, 1.0], "some are no transitions"),  # a final frame
+        ([0, 7], [1.0, 1.0], "some are no transitions"),  # not yet lived
+    ],
+)
+def test_bad_priorities_are_refused_and_leave_no_trace(starts, errors, message):
+    replay = counting_replay([4, 1], priority_exponent=0.5)
+    for given_errors in (errors, torch.tensor(errors)):
+        with pytest.raises(ValueError, match=message):
+            replay.reprioritise(at(*starts), given_errors)
+    assert leaves_of(replay) == [1, 1, 1, 1, 0, 1, 0]
 
 
 # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,6 +431,40 @@ def test_the_return_stops_at_a_termination_and_nothing_is_bootstrapped():
     batch = replay.transitions(at(0), n_step=10, discount=1.0)
     assert batch.rewards.tolist() == [1 + 2 + 3 + 4 + 5]
     assert batch.discounts.tolist() == [0]
+    as_released = replay.transitions(at(0), n_step=10, discount=1.0, late_ends=False)
+    assert as_released.rewards.tolist() == [1 + 2 + 3 + 4 + 5]
+    assert as_released.discounts.tolist() == [1]
+    assert as_released.next_obs[0, -2:, 0, 0].tolist() == [4, 1]  # where the last decision was taken
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_the_released_code_only_notices_an_end_in_the_first_step(ending):
+    replay = live(counting_replay([5], ending=ending), [9], first_episode=1, last_is_open=True)  # 0 to 5 and 6 to 15
+    batch = replay.transitions(at(1, 2, 3, 4, 6, 14), n_step=3, discount=0.5, late_ends=False)
+    assert batch.rewards.tolist() == [2 + 3 / 2 + 4 / 4, 3 + 4 / 2 + 5 / 4, 4 + 5 / 2, 5, 1 + 2 / 2 + 3 / 4, 9]
+    assert batch.discounts.tolist() == [1 / 8, 1 / 8, 1 / 8, 0, 1 / 8, 1 / 2]  # the last step is the newest, not an end
+    assert batch.next_obs[:, -2:, 0, 0].tolist() == [[4, 1], [4, 1], [4, 1], [4, 1], [3, 2], [9, 2]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(life=lives, n_step=st.integers(1, 6), ending=st.sampled_from(["terminated", "truncated", "open"]))
+def test_the_released_codes_ends_equal_a_loop_over_the_episode(life, n_step, ending):
+    replay, starts = counting_replay(**life, ending=ending), valid_starts(**life)
+    if not starts:
+        return
+    right = replay.transitions(at(*starts), n_step=n_step, discount=0.5)
+    batch = replay.transitions(at(*starts), n_step=n_step, discount=0.5, late_ends=False)
+    for name in ("obs", "actions", "rewards"):
+        assert torch.equal(getattr(batch, name), getattr(right, name))
+    for row, (episode, step) in enumerate(starts.values()):
+        left = life["lengths"][episode] - step  # steps until the end; an open episode ends where the next one begins
+        if left > n_step or (ending == "open" and episode == len(life["lengths"]) - 1):
+            assert torch.equal(batch.next_obs[row], right.next_obs[row])
+            assert batch.discounts[row] == right.discounts[row] > 0
+        else:
+            last = stack(episode, step + left - 1, life["frame_stack"])
+            assert (batch.next_obs[row].numpy() == last).all()
+            assert batch.discounts[row] == (0 if left == 1 else 0.5**n_step)
 
 
 @pytest.mark.parametrize(("ending", "discount"), [("terminated", 0), ("truncated", 0.5**2), ("open", 0.5**2)])
@@ -311,11 +548,15 @@ def test_the_capacity_holds_for_episodes_of_a_hundred_decisions_wherever_the_rin
         assert len(replay) >= capacity
 
 
+@exponents
 @pytest.mark.parametrize("reserve", [0, 7])
-def test_the_forecast_is_what_is_allocated(tmp_path, reserve):
-    forecast = Replay.forecast(FRAME, 2, 3, 500, reserve)
+def test_the_forecast_is_what_is_allocated(tmp_path, reserve, exponent):
+    forecast = Replay.forecast(FRAME, 2, 3, 500, reserve, exponent)
+    options = {"capacity": 500, "reserve": reserve, "priority_exponent": exponent}
     for directory in (None, tmp_path):
-        assert empty_replay(capacity=500, directory=directory, reserve=reserve).nbytes == forecast
+        assert empty_replay(**options, directory=directory).nbytes == forecast
+    sums = 2 * 8 * (512 if reserve == 0 else 1024)  # 509 or 516 slots, rounded up to a power of two
+    assert forecast == Replay.forecast(FRAME, 2, 3, 500, reserve) + (sums if exponent else 0)
     frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.i64"))
     assert frames.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
     assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 8
@@ -331,9 +572,14 @@ def test_the_papers_replay_takes_three_gigabytes():
 
 
 def assert_same_batches(first, second):
-    for _ in range(3):
-        draws = [replay.draw(20, span=3) for replay in (first, second)]
+    for round in range(3):
+        draws = [replay.draw(20, span=3, correction=0.4) for replay in (first, second)]
         assert (draws[0].starts == draws[1].starts).all()
+        assert torch.equal(draws[0].weights, draws[1].weights)
+        if first.is_prioritised:
+            errors = 10 ** np.random.default_rng(round).uniform(-2, 2, 20)
+            for replay, draw in zip((first, second), draws, strict=True):
+                replay.reprioritise(draw, errors)
         clips = [replay.clips(draw, length=5) for replay, draw in zip((first, second), draws, strict=True)]
         batches = [replay.transitions(draw, n_step=3) for replay, draw in zip((first, second), draws, strict=True)]
         for name in ("obs", "actions", "valid"):
@@ -342,17 +588,21 @@ def assert_same_batches(first, second):
             assert torch.equal(*(getattr(batch, name) for batch in batches))
 
 
-def test_a_replay_in_files_equals_one_in_memory(tmp_path):
-    options = {"lengths": [9, 4, 12, 7], "capacity": 20}  # the ring has wrapped
+@exponents
+def test_a_replay_in_files_equals_one_in_memory(tmp_path, exponent):
+    options = {"lengths": [9, 4, 12, 7], "capacity": 20, "priority_exponent": exponent}  # the ring has wrapped
     assert_same_batches(counting_replay(**options), counting_replay(**options, directory=tmp_path))
 
 
 @pytest.mark.parametrize("capacity", [20, 1000], ids=["wrapped", "not wrapped"])
 @pytest.mark.parametrize("in_files", [False, True])
-def test_a_loaded_replay_draws_and_reads_the_same_and_goes_on_the_same(tmp_path, capacity, in_files):
-    options = {"capacity": capacity, "directory": tmp_path if in_files else None}
+@exponents
+def test_a_loaded_replay_draws_and_reads_the_same_and_goes_on_the_same(tmp_path, capacity, in_files, exponent):
+    options = {"capacity": capacity, "directory": tmp_path if in_files else None, "priority_exponent": exponent}
     saved = counting_replay([9, 4, 12, 7], last_is_open=True, **options)
-    saved.draw(5)  # the generator has moved
+    draw = saved.draw(5)  # the generator has moved
+    if exponent:
+        saved.reprioritise(draw, [0.001, 0.1, 3.0, 20.0, 5.0])
     state = saved.state_dict()
     assert ("frames" in state) == (not in_files)
 
@@ -368,31 +618,42 @@ def test_a_loaded_replay_draws_and_reads_the_same_and_goes_on_the_same(tmp_path,
     assert_same_batches(saved, loaded)
 
 
-def test_a_state_is_json_and_arrays_that_later_steps_do_not_touch():
-    replay = counting_replay([9, 4], capacity=5)
+@exponents
+def test_a_state_is_json_and_arrays_that_later_steps_do_not_touch(exponent):
+    replay = counting_replay([9, 4], capacity=5, priority_exponent=exponent)
     state = replay.state_dict()
     arrays = {name: value.copy() for name, value in state.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in state.items() if name not in arrays}
-    assert set(arrays) == {"frames", "action", "reward", "terminated", "truncated", "episode", "first"}
+    assert set(arrays) - {"leaf"} == {"frames", "action", "reward", "terminated", "truncated", "episode", "first"}
+    assert ("leaf" in arrays) == ("priority_exponent" in state["layout"]) == (exponent is not None)  # older states load
     assert json.loads(json.dumps(plain)) == plain
     live(replay, [9], first_episode=2)
     assert all((state[name] == array).all() for name, array in arrays.items())
 
 
-def test_frames_written_after_a_checkpoint_and_within_the_reserve_leave_the_resume_exact(tmp_path):
-    replay = counting_replay([9, 4, 12, 7], capacity=20, directory=tmp_path, reserve=6)
-    state, expected = replay.state_dict(), counting_replay([9, 4, 12, 7], capacity=20, reserve=6)
-    live(replay, [5], first_episode=4)  # six frames, then the process dies
-    resumed = empty_replay(capacity=20, directory=tmp_path, reserve=6)
+@exponents
+def test_frames_written_after_a_checkpoint_and_within_the_reserve_leave_the_resume_exact(tmp_path, exponent):
+    options = {"capacity": 20, "reserve": 6, "priority_exponent": exponent}
+    replay, expected = (counting_replay([9, 4, 12, 7], **options, directory=where) for where in (tmp_path, None))
+    if exponent:
+        for either in (replay, expected):
+            either.reprioritise(at(20, 30), [9.0, 0.01])
+    state = replay.state_dict()
+    live(replay, [5], first_episode=4)  # six frames and an update, then the process dies
+    if exponent:
+        replay.reprioritise(at(20, 40), [1e6, 1e6])
+    resumed = empty_replay(**options, directory=tmp_path)
     resumed.load_state_dict(state)
     assert_same_batches(resumed, expected)
 
 
-def test_frames_lost_beyond_the_reserve_are_left_out_with_a_warning_and_never_shown(tmp_path):
-    replay = counting_replay([9, 4, 12, 7], capacity=20, directory=tmp_path)  # 24 slots: frames 12 to 35 of 36
+@exponents
+def test_frames_lost_beyond_the_reserve_are_left_out_with_a_warning_and_never_shown(tmp_path, exponent):
+    options = {"capacity": 20, "directory": tmp_path, "priority_exponent": exponent}
+    replay = counting_replay([9, 4, 12, 7], **options)  # 24 slots: frames 12 to 35 of 36
     state, length = replay.state_dict(), len(replay)
     live(replay, [5], first_episode=4)  # frames 36 to 41 replace 12 to 17
-    resumed = empty_replay(capacity=20, directory=tmp_path)
+    resumed = empty_replay(**options)
     with pytest.warns(UserWarning, match=r"6 of 24 frames were written over.*reserve"):
         resumed.load_state_dict(state)
     assert len(resumed) < length
@@ -400,6 +661,10 @@ def test_frames_lost_beyond_the_reserve_are_left_out_with_a_warning_and_never_sh
     batch = resumed.transitions(at(*range(20, 27)))
     assert batch.obs[:, -2, 0, 0].tolist() == list(range(5, 12))  # the third episode began at frame 15
     assert (batch.obs[:, 1::2] == 3).all()
+    if exponent:
+        resumed.reprioritise(at(16, 17, 18), [4.0, 4.0, 4.0])  # as if drawn before the crash: 16 and 17 are lost
+        by_number = dict(zip([*range(24, 36), *range(12, 24)], leaves_of(resumed), strict=True))
+        assert [by_number[number] for number in range(12, 20)] == [0, 0, 0, 0, 0, 0, 2, 1]
     live(resumed, [30], first_episode=4)  # the ring turns once more and forgets the loss
     assert len(resumed) == len(live(replay, [30], first_episode=5))
 
@@ -412,10 +677,12 @@ def test_a_state_does_not_load_next_to_other_files(tmp_path):
         empty_replay().load_state_dict(state)
 
 
-def test_a_state_in_memory_can_be_moved_to_files(tmp_path):
-    saved, loaded = counting_replay([9, 4]), empty_replay(directory=tmp_path)
+@exponents
+def test_a_state_in_memory_can_be_moved_to_files(tmp_path, exponent):
+    saved = counting_replay([9, 4], priority_exponent=exponent)
+    loaded = empty_replay(directory=tmp_path, priority_exponent=exponent)
     loaded.load_state_dict(saved.state_dict())
-    again = empty_replay(directory=tmp_path)
+    again = empty_replay(directory=tmp_path, priority_exponent=exponent)
     again.load_state_dict(loaded.state_dict())
     assert_same_batches(saved, again)
 
@@ -423,6 +690,17 @@ def test_a_state_in_memory_can_be_moved_to_files(tmp_path):
 def test_a_state_of_another_layout_is_refused():
     with pytest.raises(ValueError, match=r"'frame_stack': 3.*'frame_stack': 4"):
         empty_replay(frame_stack=4).load_state_dict(counting_replay([5]).state_dict())
+    for saved, loaded in ((None, 0.5), (0.5, None), (0.5, 0.6)):
+        state = counting_replay([5], priority_exponent=saved).state_dict()
+        with pytest.raises(ValueError, match="'priority_exponent': 0"):
+            empty_replay(priority_exponent=loaded).load_state_dict(state)
+
+
+def test_a_loaded_replay_forgets_the_leaves_it_had():
+    loaded = counting_replay([9, 9], priority_exponent=0.5)
+    loaded.load_state_dict(counting_replay([2], priority_exponent=0.5).state_dict())
+    assert set(loaded.draw(100).starts) == {0, 1}
+    assert loaded._tree.total == 2
 
 
 def test_a_file_of_another_size_is_refused(tmp_path):
@@ -509,6 +787,13 @@ def test_sizes_must_be_sensible(call):
         call(counting_replay([5]))
 
 
+@exponents
+@pytest.mark.parametrize("correction", [-0.1, float("nan"), float("inf")])
+def test_a_correction_that_makes_no_sense_is_refused(correction, exponent):
+    with pytest.raises(ValueError, match="must be a finite number of at least 0"):
+        counting_replay([5], priority_exponent=exponent).draw(1, correction=correction)
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -519,6 +804,9 @@ def test_sizes_must_be_sensible(call):
         ({"capacity": 0}, "capacity=0"),
         ({"reserve": -1}, "reserve=-1"),
         ({"pad": "reflect"}, "pad='reflect' must be 'repeat'"),
+        ({"priority_exponent": -0.1}, r"priority_exponent=-0\.1 must lie in \[0, 1\]"),
+        ({"priority_exponent": 1.1}, "priority_exponent"),
+        ({"priority_exponent": float("nan")}, "priority_exponent"),
     ],
 )
 def test_a_replay_that_makes_no_sense_is_refused(bad, message):

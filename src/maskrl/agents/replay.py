@@ -2,7 +2,7 @@
 
 An episode of T transitions takes T + 1 slots, one for each of its frames. Frames are numbered from the first one ever
 added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's seam is the one comparison `t < next`.
-`draw` says *where* to read, `transitions` and `clips` *what*; another way of drawing only has to return a `Draw`.
+`draw` says *where* to read, uniformly or by priority; `transitions` and `clips` say *what*.
 """
 
 import shutil
@@ -17,13 +17,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from maskrl.agents.sumtree import SumTree
 from maskrl.nn.clip import Clip
 
 Index = NDArray[np.int64]
 
 
 class NothingToDrawError(ValueError):
-    """No episode is long enough for what was asked; the message says what to change."""
+    """Nothing stored is long enough for what was asked; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Draw:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def first(self, count: int) -> "Draw":
+        """The first so many of them: draws are in random order."""
+        return Draw(self.starts[:count], self.weights[:count])
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Replay:
 
     In memory, or with a `directory` in files that outlive the process. `reserve` is the number of frames that may be
     written after a checkpoint before they replace one that the checkpoint needs: what an exact resume from files costs.
+    A `priority_exponent` makes the draws prioritised (Schaul et al., 2016): in proportion to error ** exponent.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class Replay:
         directory: Path | None = None,
         pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
         reserve: int = 0,
+        priority_exponent: float | None = None,  # None: uniform draws
     ) -> None:
         if len(frame_shape) != 3 or min(frame_shape) < 1:
             raise ValueError(
@@ -84,13 +91,21 @@ class Replay:
             )
         if pad not in ("repeat", "zero"):
             raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
+        if priority_exponent is not None and not 0 <= priority_exponent <= 1:
+            raise ValueError(
+                f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
+                "their errors (Rainbow: 0.5), or be None for uniform draws."
+            )
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
+        self.priority_exponent = priority_exponent
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim))
         self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory)
         # The number, plus one, of the frame in each slot; 0 for none. It says after a crash which frames survived.
         self._stamps = _allocate("stamps.i64", np.int64, (self._slots,), directory)
+        # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
+        self._tree = None if priority_exponent is None else SumTree(self._slots)
         self._next = 0  # the number of the next frame
         self._floor = 0  # frames below it were lost in a crash
         self._running = False  # whether an episode is open
@@ -98,16 +113,27 @@ class Replay:
 
     @staticmethod
     def forecast(
-        frame_shape: tuple[int, int, int], action_dim: int, frame_stack: int, capacity: int, reserve: int = 0
+        frame_shape: tuple[int, int, int],
+        action_dim: int,
+        frame_stack: int,
+        capacity: int,
+        reserve: int = 0,
+        priority_exponent: float | None = None,
     ) -> int:
         """The bytes that such a replay takes, in memory or on disk, once it is full."""
         per_slot = prod(frame_shape) + _step(action_dim).itemsize + np.dtype(np.int64).itemsize
-        return _slots(frame_stack, capacity, reserve) * per_slot
+        slots = _slots(frame_stack, capacity, reserve)
+        return slots * per_slot + (0 if priority_exponent is None else SumTree.forecast(slots))
 
     @property
     def nbytes(self) -> int:
         """The bytes allocated; the system hands them out as the frames come in."""
-        return int(self._frames.nbytes + self._steps.nbytes + self._stamps.nbytes)
+        tree = 0 if self._tree is None else self._tree.nbytes
+        return int(self._frames.nbytes + self._steps.nbytes + self._stamps.nbytes) + tree
+
+    @property
+    def is_prioritised(self) -> bool:
+        return self._tree is not None
 
     def __len__(self) -> int:
         """The number of transitions that can be drawn."""
@@ -172,28 +198,86 @@ class Replay:
         self._frames[slot] = frame
         self._steps[slot] = 0
         self._steps["episode"][slot], self._steps["first"][slot] = episode, first
+        if self._tree is not None:
+            # Unless this frame is an episode's first, it makes a start of the one before, with the leaf 1 as in the
+            # released code; at this one nothing starts before its decision is added. And one frame leaves the window.
+            previous, leaving = (self._next - 1) % self._slots, (self._next - self._window) % self._slots
+            self._tree.set([previous, leaving], [float(first < self._next), 0.0])
         self._next += 1
 
     # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def draw(self, batch_size: int, *, span: int = 1, whole: bool = True) -> Draw:
-        """Uniform starts, with replacement. `whole`: the `span` transitions from each lie in its episode; else one does."""
+    def draw(self, batch_size: int, *, span: int = 1, whole: bool = True, correction: float = 0.0) -> Draw:
+        """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
+
+        `whole`: the `span` transitions from each lie in its episode. Else only the first has to, so an episode may end
+        within the span; but all of it has been lived, so that a return or a clip read there will never get any longer.
+        `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
+        """
         if batch_size < 1 or span < 1:
             raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
+        if not 0 <= correction < np.inf:
+            raise ValueError(f"correction={correction} must be a finite number of at least 0; 1 corrects in full.")
         steps = span if whole else 1
-        oldest, end = self._oldest_start(), self._next - steps
+        oldest, end = self._oldest_start(), self._next - span
         starts = np.empty(0, np.int64)
         if oldest < end:
-            # Rejection leaves the survivors uniform. Where it leaves too few, listing all valid starts is cheap enough.
-            starts = self._generator.integers(oldest, end, size=2 * batch_size + 16)
+            # Rejection leaves the survivors in proportion. Where it leaves too few, listing all valid ones is cheap enough.
+            starts = self._candidates(2 * batch_size + 16, oldest, end)
             starts = starts[self._reaches(starts, steps)][:batch_size]
         if len(starts) < batch_size:
             every = np.arange(oldest, end)
             every = every[self._reaches(every, steps)]
             if len(every) == 0:
-                raise NothingToDrawError(self._too_short(steps))
-            starts = self._generator.choice(every, batch_size)
-        return Draw(starts, torch.ones(batch_size))
+                raise NothingToDrawError(self._too_short(steps) if whole or len(self) == 0 else self._too_new(span))
+            leaves = None if self._tree is None else self._tree[every % self._slots]
+            starts = self._generator.choice(every, batch_size, p=None if leaves is None else leaves / leaves.sum())
+        return Draw(starts, self._weights(starts, correction))
+
+    def _candidates(self, count: int, oldest: int, end: int) -> Index:
+        """Frames in [oldest, end), up to so many: uniform, or in proportion to their leaves."""
+        if self._tree is None:
+            return self._generator.integers(oldest, end, size=count)
+        if self._tree.total == 0:  # first frames alone
+            return np.empty(0, np.int64)
+        slots = self._tree.find(self._generator.random(count) * self._tree.total)
+        newest = self._next - 1
+        frames = newest - (newest - slots) % self._slots
+        return frames[(frames >= oldest) & (frames < end)]
+
+    def _weights(self, starts: Index, correction: float) -> Tensor:
+        if self._tree is None:
+            return torch.ones(len(starts))
+        weights = (1 / (self._tree[starts % self._slots] + 1e-5)) ** correction  # 1e-5: as in the released code
+        return torch.from_numpy((weights / weights.max()).astype(np.float32))
+
+    def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
+        """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.
+
+        A start that was overwritten since the draw is passed over.
+        """
+        if self._tree is None or self.priority_exponent is None:
+            raise RuntimeError(
+                "This replay draws uniformly and has no priorities. Build it with priority_exponent=0.5 (Rainbow), "
+                "or do not call reprioritise()."
+            )
+        errors = (
+            errors.detach().cpu().double().numpy() if isinstance(errors, Tensor) else np.asarray(errors, np.float64)
+        )
+        if errors.shape != (len(draw),) or not np.isfinite(errors).all():
+            raise ValueError(
+                f"The errors must be one finite number for each of the {len(draw)} starts; got shape {errors.shape}, "
+                f"{int((~np.isfinite(errors)).sum())} not finite. Pass the losses before their mean; if they are not "
+                "finite, look for the cause in the update: another one would spread it."
+            )
+        stored = draw.starts >= max(self._floor, self._next - self._window)
+        starts, errors = draw.starts[stored], errors[stored]
+        if not self._reaches(starts, 1).all():
+            raise ValueError(
+                f"Of {len(draw)} starts some are no transitions. Only reprioritise a draw of this same replay."
+            )
+        # The bounds of the released code. A divergence from a target with floored probabilities can be below 0.
+        self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)
 
     def _too_short(self, steps: int) -> str:
         episodes = self._steps["episode"][np.arange(self._oldest_start(), self._next) % self._slots]
@@ -202,6 +286,13 @@ class Replay:
             f"No stored episode has {steps} transitions in a row to draw: the longest of {len(lengths)} has "
             f"{lengths.max(initial=0)}. Lower objective.clip_length or the environment's action_repeat, "
             "or collect more before the first update (agent.warmup_decisions)."
+        )
+
+    def _too_new(self, span: int) -> str:
+        return (
+            f"None of the {len(self)} stored transitions is followed by the {span} frames that the draw needs: the oldest "
+            f"frame has {self._next - 1 - self._oldest_start()} after it. Lower agent.n_step or objective.clip_length, "
+            "raise replay.capacity, or collect more before the first update (agent.warmup_decisions)."
         )
 
     def _oldest_start(self) -> int:
@@ -219,21 +310,34 @@ class Replay:
 
     # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def transitions(self, draw: Draw, *, n_step: int = 1, discount: float = 0.99) -> Transitions:
-        """The transitions at the starts, cut short by a termination, a truncation or the newest frame."""
+    def transitions(
+        self, draw: Draw, *, n_step: int = 1, discount: float = 0.99, late_ends: bool = True
+    ) -> Transitions:
+        """The transitions at the starts, cut short by a termination, a truncation or the newest frame.
+
+        `late_ends=False` is a bug of the released Atari code, for comparison: only an end in the first step is noticed.
+        After a later one the target goes on as if all n steps had led to the observation of the last decision. That code
+        knew no truncation, so both kinds of end count as the end here.
+        """
         if n_step < 1 or not 0 <= discount <= 1:
             raise ValueError(f"n_step={n_step} must be at least 1 and discount={discount} lie in [0, 1].")
         starts, steps = self._stored(draw), np.arange(n_step)
         taken = self._reaches(starts[:, None], steps + 1)  # (B, n)
         ends = starts + taken.sum(axis=1)
         rewards = np.where(taken, self._steps["reward"][(starts[:, None] + steps) % self._slots], 0) @ discount**steps
-        bootstraps = ~self._steps["terminated"][(ends - 1) % self._slots]  # a truncated episode would have gone on
+        last = (ends - 1) % self._slots
+        stops = self._steps["terminated"][last]  # a truncated episode would have gone on
+        discounts = ~stops * discount ** (ends - starts)
+        if not late_ends:
+            stops = stops | self._steps["truncated"][last]
+            missed = np.where(ends - starts == 1, 0, discount**n_step)
+            ends, discounts = ends - stops, np.where(stops, missed, discounts)
         return Transitions(
             obs=torch.from_numpy(self._stacks(starts)),
             actions=torch.from_numpy(self._steps["action"][starts % self._slots]),
             rewards=torch.from_numpy(rewards.astype(np.float32)),
             next_obs=torch.from_numpy(self._stacks(ends)),
-            discounts=torch.from_numpy((bootstraps * discount ** (ends - starts)).astype(np.float32)),
+            discounts=torch.from_numpy(discounts.astype(np.float32)),
         )
 
     def clips(self, draw: Draw, *, length: int) -> Clip:
@@ -276,6 +380,8 @@ class Replay:
         state: dict[str, Any] = {"layout": self._layout(), "next": self._next, "floor": self._floor}
         state |= {"running": self._running, "generator": self._generator.bit_generator.state}
         state |= {name: self._steps[name][:used].copy() for name in self._steps.dtype.names or ()}
+        if self._tree is not None:
+            state["leaf"] = self._tree[np.arange(used)]
         files = [array for array in (self._frames, self._stamps) if isinstance(array, np.memmap)]
         for file in files:
             file.flush()
@@ -298,6 +404,10 @@ class Replay:
             floor = max(floor, self._first_survivor(numbers[-self._window :]))
         for name in self._steps.dtype.names or ():
             self._steps[name][:used] = state[name]
+        if self._tree is not None:
+            leaves = state["leaf"].copy()
+            leaves[numbers[numbers < floor] % self._slots] = 0  # lost: they would be drawn only to be rejected
+            self._tree.load(leaves)
         self._next, self._floor, self._running = end, floor, state["running"]
         self._generator.bit_generator.state = state["generator"]
 
@@ -327,6 +437,7 @@ class Replay:
             "slots": self._slots,
             "window": self._window,
             "pad": self.pad,
+            **({} if self.priority_exponent is None else {"priority_exponent": self.priority_exponent}),
         }
 
 
