@@ -1,0 +1,172 @@
+"""Atari games as the Atari-100k benchmark plays them (Kaiser et al., 2020), on the Arcade Learning Environment itself."""
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from maskrl.config import Config
+from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
+
+NOOP = 0  # in every action set of ALE
+FRAMES_PER_SECOND = 60  # of the console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Atari(Config):
+    """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those of which the game makes use.
+
+    In training a decision is worth the sign of its score, and a lost life ends the episode but not the game. In evaluation
+    it is worth the score, and an episode is a game.
+    """
+
+    kind: Literal["atari"] = "atari"
+    task: str = "pong"  # "up_n_down"; Gymnasium's names, such as "ALE/UpNDown-v5", are turned into that
+    action_repeat: int = 4  # frames per decision
+    size: int = 84
+    frame_stack: int = 4
+    noops: int = 30  # frames without an action at the start of a game: at least one, at most so many
+    max_frames: int = 108_000  # of a game: half an hour
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, self, "action_repeat", "size", "frame_stack", "noops", "max_frames")
+        object.__setattr__(self, "task", normalise(self.task))
+
+    def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
+        """The game, seeded, with the rewards and endings of training or of evaluation."""
+        return FrameStack(AtariEnv(self, seed, training=training), self.frame_stack, pad="zero")
+
+
+class AtariEnv(gym.Env[Frame, np.int64]):
+    """One decision is `action_repeat` frames of ALE, and the brighter of the last two at every pixel: uint8 (1, size, size).
+
+    `info` has the "frames" and the raw "score" of the decision. After a life lost in training, `reset` goes on with the game
+    (`info["continues"]`) unless `options={"restart": True}`; else it starts a game, even in the middle of another.
+    """
+
+    # Gymnasium's AtariPreprocessing is not the benchmark's: it averages areas where the benchmark interpolates, does not act
+    # a NOOP after a lost life, restarts the game then, and shows an old screen where a game ends. ale-py's AtariVectorEnv
+    # differs likewise, draws 0 to 29 no-ops without the first one, and cannot act a frame in one of its games alone.
+
+    render_mode = "rgb_array"
+
+    def __init__(self, config: Atari, seed: int, *, training: bool) -> None:
+        rom = rom_of(config.task)
+        import cv2
+        from ale_py import ALEInterface, LoggerMode
+
+        self._resize, self._bilinear = cv2.resize, cv2.INTER_LINEAR
+        ALEInterface.setLoggerMode(LoggerMode.Error)  # no banner
+        self._ale = ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._ale.setInt("random_seed", 0)  # the generator of sticky actions: without them no game depends on it
+        self._ale.loadROM(rom)
+        self._loaded = self._ale.cloneState(include_rng=True)
+        self._actions = self._ale.getMinimalActionSet()
+        self._screens = np.empty((2, *self._ale.getScreenDims()), np.uint8)
+        self._frame = np.empty((1, config.size, config.size), np.uint8)  # the newest
+
+        self._size, self._action_repeat = config.size, config.action_repeat
+        self._noops, self._max_frames = config.noops, config.max_frames
+        self._training = training
+        self._frames_left = 0  # of this game
+        self._begun = False  # an episode
+        self._continues = False  # the game, after an episode
+
+        self.action_space = gym.spaces.Discrete(len(self._actions))
+        self.observation_space = image_space(1, config.size, config.size)
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND / config.action_repeat}
+        super().reset(seed=seed)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
+        """Begin an episode: with the next life of the game, or with a game of that seed or the next of the generator."""
+        super().reset(seed=seed)
+        continues = self._continues and not (options or {}).get("restart")
+        if not continues:
+            self._start_game()
+            self._ale.getScreenGrayscale(self._screens[1])
+            self._frame = self._shrink(self._screens[1])
+        self._begun, self._continues = True, False
+        # A new life begins with the frame that the last one ended with, as in the benchmark.
+        return self._frame.copy(), {"frames": 0, "score": 0.0, "continues": continues}
+
+    def step(self, action: np.int64) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
+        """Hold `action` for a decision. ALE ignores what is acted after the end of a game, so that needs no care here."""
+        require_begun(self._begun)
+        move, lives = self._actions[action], self._ale.lives()
+        score = 0.0
+        for _ in range(self._action_repeat - 1):
+            score += self._ale.act(move)
+        self._ale.getScreenGrayscale(self._screens[0])
+        score += self._ale.act(move)
+        life_lost = 0 < self._ale.lives() < lives
+        if life_lost:
+            self._ale.act(NOOP)  # as in the benchmark, which counts neither its frame nor its score
+        self._ale.getScreenGrayscale(self._screens[1])
+
+        self._frames_left -= self._action_repeat
+        game_over, truncated = self._ale.game_over(), self._frames_left <= 0
+        terminated = game_over or (self._training and life_lost)
+        self._begun = not (terminated or truncated)
+        self._continues = terminated and not (game_over or truncated)
+        reward = float(np.sign(score)) if self._training else score
+        info = {"frames": self._action_repeat, "score": score}
+        self._frame = self._shrink(self._screens.max(axis=0))
+        return self._frame.copy(), reward, terminated, truncated, info
+
+    def render(self) -> Frame:
+        """The screen now, in colour: uint8 (210, 160, 3)."""
+        return self._ale.getScreenRGB()
+
+    def ram(self) -> NDArray[np.uint8]:
+        """The memory of the console now, in which a game keeps its state: uint8 (128,)."""
+        return self._ale.getRAM()
+
+    def _start_game(self) -> None:
+        # ALE's own reset leaves traces of the last game in some (Assault, Kung-Fu Master), a restored state alone misses what
+        # is in no state (Q*bert). Both together are exactly a ROM just loaded, in 5 instead of 140 ms.
+        self._ale.restoreState(self._loaded)
+        self._ale.reset_game()
+        for _ in range(1 + int(self.np_random.integers(1, self._noops + 1))):
+            self._ale.act(NOOP)
+        self._frames_left = self._max_frames
+
+    def _shrink(self, screen: Frame) -> Frame:
+        frame = self._resize(screen, (self._size, self._size), interpolation=self._bilinear)
+        return np.asarray(frame, np.uint8)[None]
+
+
+def normalise(name: str) -> str:
+    """The ROM that ALE knows for a game's name in snake_case or in Gymnasium's manner: "ALE/UpNDown-v5" → "up_n_down"."""
+    game = re.sub(r"-v\d+$", "", name.rpartition("/")[2])
+    game = re.sub(r"(NoFrameskip|Deterministic)$", "", game)
+    game = re.sub(r"(?<=[a-z])(?=\d?[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", game).lower()
+    if game.endswith("-ram"):
+        pixels = game.removesuffix("-ram")
+        raise ValueError(f"task={name!r} observes the memory of the console, not pixels: use {pixels!r}.")
+    return game
+
+
+def rom_of(game: str) -> Path:
+    """The file of a game for one player."""
+    require_extra("ale_py", "atari")
+    require_extra("cv2", "atari")
+    from ale_py import ALEInterface, roms
+
+    games = roms.get_all_rom_ids()
+    if game not in games:
+        likely = difflib.get_close_matches(game, games, n=1)
+        raise ValueError(
+            f"task={game!r} is not a game of ALE{f': did you mean {likely[0]!r}?' if likely else '.'} "
+            f"It has {', '.join(games)}."
+        )
+    rom = roms.get_rom_path(game)
+    if rom is None or ALEInterface.isSupportedROM(rom) is None:  # loading it would end the process
+        raise ValueError(f"task={game!r} cannot be played alone: choose a game for one player, such as 'pong'.")
+    return rom
