@@ -45,12 +45,7 @@ class RandomShift(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
-        # Border replication by index: torch's own replication padding does not take uint8.
-        rows, columns = (
-            torch.arange(-self.pad, side + self.pad, device=images.device).clamp(0, side - 1)
-            for side in (height, width)
-        )
-        return _random_windows(images.index_select(2, rows).index_select(3, columns), height, width)
+        return _random_windows(_repeat_border(images, self.pad), height, width)
 
 
 class Intensity(nn.Module):
@@ -76,8 +71,10 @@ class View:
     gain: Tensor  # (…,) float
 
     def pixels(self) -> Tensor:
-        """(…, C, H, W) float: [0, 1] times the gain."""
-        return self.obs.to(self.gain.dtype) * (self.gain / 255)[..., None, None, None]
+        """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, as the encoders want them."""
+        images = self.obs.flatten(0, -4).to(self.gain.dtype, memory_format=torch.channels_last)
+        images.mul_((self.gain.flatten() / 255)[:, None, None, None])
+        return images.view(*self.gain.shape, *images.shape[1:])  # splits the first axis alone, so the layout stays
 
 
 class Augment(nn.Module):
@@ -118,8 +115,24 @@ def _random_windows(images: Tensor, height: int, width: int) -> Tensor:
     n, _, full_height, full_width = images.shape
     top = torch.randint(full_height - height + 1, (n,), device=images.device)
     left = torch.randint(full_width - width + 1, (n,), device=images.device)
+    if (
+        images.device.type == "cpu"
+    ):  # slices are copied row by row, a gather by index byte by byte: several times slower
+        places = zip(images, top.tolist(), left.tolist(), strict=True)
+        return torch.stack([image[:, t : t + height, x : x + width] for image, t, x in places])
     windows = images.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, tops, lefts, height, width), a view
     return windows[torch.arange(n, device=images.device), :, top, left]
+
+
+def _repeat_border(images: Tensor, pad: int) -> Tensor:
+    """What F.pad(mode="replicate") does, which does not take uint8."""
+    n, channels, height, width = images.shape
+    padded = images.new_empty(n, channels, height + 2 * pad, width + 2 * pad)
+    rows = padded[:, :, pad : pad + height]
+    rows[..., pad : pad + width] = images
+    rows[..., :pad], rows[..., pad + width :] = images[..., :1], images[..., -1:]
+    padded[:, :, :pad], padded[:, :, pad + height :] = rows[:, :, :1], rows[:, :, -1:]
+    return padded
 
 
 def _large_enough(images: Tensor, size: int) -> Tensor:
