@@ -87,6 +87,8 @@ class Silent:
 
     def episode(self, clock: Clock, episode_return: float) -> None: ...
 
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None: ...
+
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         self.evaluations.append(clock.frames)
 

@@ -19,9 +19,26 @@ from maskrl import cli, recipes
 from maskrl.experiments import train as training
 from maskrl.experiments.recipe import ReplayConfig
 
-SMALL = ["frames=80", "agent.warmup_decisions=50", "agent.batch_size=8", "agent.hidden=16", "agent.encoder.filters=4"]
+SMALL = [
+    "budget.frames=80",
+    "agent.warmup_decisions=50",
+    "agent.batch_size=8",
+    "agent.hidden=16",
+    "agent.encoder.filters=4",
+]
 SMALL += ["evaluation.every=40", "evaluation.episodes=1", "checkpoint_every=20", "agent.auxiliary.clips=1"]
-LONG = [*SMALL[1:], "frames=100000"]  # that nobody waits for
+LONG = [*SMALL[1:], "budget.frames=100000"]  # that nobody waits for
+
+# Catch, by a Rainbow that decides as often as it is asked to and has one update for each decision.
+CATCH = [
+    "budget.frames=none",
+    "budget.decisions=80",
+    "agent.warmup_decisions=50",
+    "agent.batch_size=8",
+    "agent.hidden=8",
+]
+CATCH += ["agent.encoder.filters=4,4", "evaluation.every=40", "evaluation.episodes=3", "checkpoint_every=20"]
+CATCH += ["agent.clips=1", "objective.decoder_width=8"]
 
 COMMAND = [sys.executable, "-m", "maskrl"]
 
@@ -53,6 +70,7 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("maskrl.agents.sac.SAC.update", began)
+        patch.setattr("maskrl.agents.rainbow.Rainbow.update", began)
         with pytest.raises(SystemExit) as end:
             cli.main([str(argument) for argument in arguments])
     assert end.value.code == 2
@@ -120,6 +138,10 @@ def test_recipes_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert all(name in printed for name in recipes.names())
     assert re.search(r"cartpole-swingup +806 ± 48 +784 ± 63", printed)
+    assert re.search(r"atari/pong +4\.9 ± 3\.1 +-3\.1 ± 11\.5", printed)
+    assert re.search(r"atari/kung_fu_master +10,652 ± 971\.8 +10,517\.3 ± 5,026\.9", printed)
+    assert re.search(r"toy/catch +– +–", printed)
+    assert "100,000 decisions on Atari" in printed
 
 
 def test_a_recipe_is_shown_with_its_overrides_and_sources(capsys: pytest.CaptureFixture[str], monkeypatch):
@@ -151,9 +173,41 @@ def test_a_run_says_what_it_will_take_and_what_came_out(finished: tuple[Path, st
     assert re.search(r"score +[\d.]+ ± 0 over 1 episode\b", printed)
     assert "learning_curve.png" in printed
     assert "maskrl evaluate runs/toy" in printed
-    assert "frames=160" in printed
+    assert "budget.frames=160" in printed
     assert "\x1b" not in printed  # nobody to show colours to
     assert (run / "learning_curve.png").stat().st_size > 10_000
+
+
+@pytest.fixture(scope="module")
+def caught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A small run of Rainbow that is done, and what it printed on the way."""
+    here = tmp_path_factory.mktemp("here")
+    done = typed("train", "toy/catch", *CATCH, cwd=here)
+    assert done.returncode == 0, done.stderr
+    return next((here / "runs").rglob("recipe.json")).parent, done.stdout
+
+
+def test_rainbow_says_what_it_will_take_and_what_came_out(caught: tuple[Path, str]):
+    run, printed = caught
+    assert re.match(r"runs/toy/catch/mlr/seed-1-[0-9a-f]{8}$", str(run.relative_to(run.parents[4])))
+    for words in (
+        "80 frames = 80 decisions × 1",
+        "evaluated every 40 frames over 3 episodes",
+        "random actions: score -",
+    ):
+        assert words in printed
+    for frames in (0, 40, 80):
+        assert f"\n{frames} frames: score -" in printed
+    assert re.search(r"score +-[\d.]+ ± [\d.]+ over 3 episodes\b", printed)
+
+
+def test_to_go_longer_is_to_double_the_budget_in_its_own_unit(finished: tuple[Path, str], caught: tuple[Path, str]):
+    (frames,) = re.findall(r"go longer +(.*?)  #", finished[1])
+    assert frames == f"maskrl train toy/reach {' '.join(SMALL[1:])} budget.frames=160"
+    (decisions,) = re.findall(r"go longer +(.*?)  #", caught[1])
+    others = [override for override in CATCH if override != "budget.decisions=80"]
+    assert decisions == f"maskrl train toy/catch {' '.join(others)} budget.decisions=160"
+    assert recipes.resolve("toy/catch", decisions.split()[3:]).frames == 160
 
 
 def test_a_finished_run_shows_its_result_again(finished: tuple[Path, str], capsys, monkeypatch: pytest.MonkeyPatch):
@@ -169,7 +223,7 @@ def test_a_finished_run_shows_its_result_again(finished: tuple[Path, str], capsy
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_says_how_to_continue_and_does(number: signal.Signals, code: int, tmp_path: Path, capsys):
-    arguments = ["train", "toy/reach", *SMALL, "frames=160", "--run-dir", "run"]
+    arguments = ["train", "toy/reach", *SMALL, "budget.frames=160", "--run-dir", "run"]
     process = subprocess.Popen(
         [*COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -241,6 +295,19 @@ def test_an_evaluation_repeats_the_score_of_the_run(finished: tuple[Path, str]):
     assert Path(result["video"]).stat().st_size > 1000
 
 
+def test_an_evaluation_repeats_the_score_of_rainbow_one_by_one_and_side_by_side(caught: tuple[Path, str]):
+    run, _ = caught
+    shown = typed("evaluate", run, "--json", cwd=run)
+    result = json.loads(shown.stdout)
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    returns = [event["returns"] for event in events if event["kind"] == "evaluation"][-1]
+    assert result["returns"] == returns
+    assert [result[key] for key in ("recipe", "method", "frames")] == ["toy/catch", "mlr", 80]
+    filmed = typed("evaluate", run, "--json", "--video", run / "agent.gif", cwd=run)
+    assert json.loads(filmed.stdout)["returns"] == returns
+    assert Path(json.loads(filmed.stdout)["video"]).stat().st_size > 1000
+
+
 def test_an_evaluation_in_words(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         cli.main(["evaluate", str(finished[0]), "--episodes", "3"])
@@ -265,9 +332,18 @@ def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
     [
         (["train", "toy/reach", "sed=3"], "did you mean seed?"),
         (["train", "toy/reach", "seed"], "path=value"),
-        (["train", "toy/reach", "frames=many"], "frames=many"),
+        (["train", "toy/reach", "budget.frames=many"], "budget.frames=many"),
         (["train", "toy/reach", "--profile", "large"], "'lite'"),
         (["train", "toy/reach", "--method", "curl"], "'baseline'"),
+        (["train", "toy/reach", "frames=80"], "did you mean budget.frames?"),
+        (["train", "atari/pnog"], "did you mean atari/pong?"),
+        (["train", "pong"], "did you mean atari/pong?"),
+        (["train", "atari/Pong-ram-v5"], "not pixels: use 'pong'"),
+        (["train", "atari/pong", "budget.frames=400000"], "a budget has one unit. Set the other to none."),
+        (["train", "toy/reach", "--method", "der"], "choose mlr or baseline for toy/reach"),
+        (["train", "atari/pong", "--method", "otrr"], "'otr'"),
+        (["train", "toy/reach", "env.kind=toy_arcade", "env.task=catch"], "Use agent kind rainbow"),
+        (["train", "toy/catch", "env.kind=toy_control", "env.task=reach"], "Use agent kind sac"),
         (["train"], "RECIPE"),
         (["recipes", "show", "dmcontrol/cartpole-swingupp"], "did you mean dmcontrol/cartpole-swingup?"),
         (["evaluate", "nowhere"], "holds no run"),
@@ -296,15 +372,16 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytes
 )
 def test_a_replay_that_cannot_fit_is_refused_with_its_size(storage: str, advice: str, tmp_path: Path, capsys):
     capacity = 10**12  # of 3 · 32 · 32 bytes each, and a little more
-    size = [f"frames={capacity}", f"replay.capacity={capacity}", f"replay.storage={storage}"]
+    size = [f"budget.frames={capacity}", f"replay.capacity={capacity}", f"replay.storage={storage}"]
     message = refused(["train", "toy/reach", *size, "--run-dir", tmp_path / "run"], capsys)
     assert re.search(r"[36],\d\d\d TB", message)
     assert advice in message
     assert not (tmp_path / "run").exists()
 
 
-def test_the_forecast_counts_what_training_allocates(tmp_path: Path):
-    recipe = replace(recipes.find("toy/reach"), replay=ReplayConfig(capacity=500))
+@pytest.mark.parametrize("name", ["toy/reach", "toy/catch"])
+def test_the_forecast_counts_what_training_allocates(name: str, tmp_path: Path):
+    recipe = replace(recipes.find(name), replay=ReplayConfig(capacity=500))
     needs = cli.forecast(recipe, tmp_path)
     env = recipe.env.make(seed=1, training=True)
     run = maskrl.experiments.run.Run.create(tmp_path / "run", recipe)
@@ -316,6 +393,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install wandb" in refused(["train", "toy/reach", "--wandb", "--run-dir", tmp_path / "run"], capsys)
     assert "maskrl[dmcontrol]" in refused(["train", "dmcontrol/cheetah-run", "--run-dir", tmp_path / "run"], capsys)
+    assert "maskrl[atari]" in refused(["train", "atari/pong", "--run-dir", tmp_path / "run"], capsys)
     assert not (tmp_path / "run").exists()
 
 

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from builders import Silent
 from maskrl import recipes
-from maskrl.envs import ToyControl
+from maskrl.agents.rainbow import Categorical
+from maskrl.envs import ToyArcade, ToyControl
 from maskrl.experiments.run import Run
 from maskrl.experiments.train import train
 from maskrl.objectives.base import Loss
@@ -16,11 +18,13 @@ pytestmark = pytest.mark.learning
 
 # Half way from blind luck (9.2) to perfect play (38.5). Every seed tried while the gate was set passed it by the end.
 SOLVED = (ToyControl.random_return + ToyControl.optimal_return) / 2
+# Half way from blind luck (-3.75) to perfect play (5).
+CAUGHT = (ToyArcade.random_return + ToyArcade.optimal_return) / 2
 
 
-def outcome(path: Path, method: recipes.Method) -> tuple[float, float | None]:
+def outcome(path: Path, method: recipes.Method, name: str = "toy/reach") -> tuple[float, float | None]:
     """The best of the last two evaluations, and how well the objective predicted its targets at the end."""
-    recipe = recipes.resolve("toy/reach", method=method)
+    recipe = recipes.resolve(name, method=method)
     run = Run.create(path, recipe)
     train(recipe, run, Silent())
     scores = [event["score"] for event in run.events("evaluation")]
@@ -47,3 +51,23 @@ def test_an_objective_with_its_sign_flipped_does_not_pass(tmp_path: Path, monkey
     monkeypatch.setattr(MLR, "loss", flipped)
     _, cosine = outcome(tmp_path, "mlr")
     assert cosine < 0
+
+
+@pytest.mark.parametrize("method", ["baseline", "mlr"])
+def test_rainbow_solves_the_toy_with_and_without_the_objective(tmp_path: Path, method: recipes.Method):
+    score, cosine = outcome(tmp_path, method, "toy/catch")
+    assert score > CAUGHT
+    assert cosine is None if method == "baseline" else cosine > 0.5
+
+
+def test_a_rainbow_that_is_told_the_opposite_of_its_rewards_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    straight = Categorical.target
+
+    def flipped(self: Categorical, rewards: Tensor, discounts: Tensor, next_outputs: Tensor) -> Tensor:
+        return straight(self, -rewards, discounts, next_outputs)
+
+    monkeypatch.setattr(Categorical, "target", flipped)
+    score, _ = outcome(tmp_path, "baseline", "toy/catch")
+    assert score < ToyArcade.random_return  # it learns, to miss

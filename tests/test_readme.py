@@ -38,7 +38,7 @@ def toy_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SHORT = (
-    "frames=120",
+    "budget.frames=120",
     "agent.warmup_decisions=60",
     "evaluation.every=60",
     "evaluation.episodes=1",

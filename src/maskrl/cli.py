@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maskrl.experiments.run import Run
 
 Profile = Literal["auto", "paper", "lite"]
-Method = Literal["mlr", "baseline"]
+Method = Literal["mlr", "baseline", "der", "otr", "drq", "drq_eps"]
 
 app = typer.Typer(
     help="Sample-efficient reinforcement learning from pixels by Mask-based Latent Reconstruction (MLR).",
@@ -37,7 +37,9 @@ app = typer.Typer(
 recipes_app = typer.Typer(help="The recipes: list them, or show one with every value of it.", no_args_is_help=False)
 app.add_typer(recipes_app, name="recipes")
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup or toy/reach.")]
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
@@ -46,7 +48,10 @@ ProfileOption = Annotated[
     Profile,
     typer.Option(help="paper: to the number. lite: scaled to a laptop. auto: paper with a CUDA device, else lite."),
 ]
-MethodOption = Annotated[Method, typer.Option(help="baseline: the same agent without the objective.")]
+MethodOption = Annotated[
+    Method,
+    typer.Option(help="baseline: the same agent without the objective. The others: relatives of Rainbow, on Atari."),
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -98,11 +103,12 @@ def train(
     from maskrl.experiments.train import train as run_to_the_end
 
     chosen = resolve(recipe, overrides, profile, method)
-    path = run_dir or Path("runs") / chosen.name / _method(chosen) / f"seed-{chosen.seed}-{digest(chosen)}"
+    path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
     command = _train_command(recipe, overrides or [], profile, method, run_dir, wandb)
+    unit, amount = _budget(chosen)
     longer = [
-        *(override for override in overrides or [] if not override.startswith("frames=")),
-        f"frames={2 * chosen.frames}",
+        *(override for override in overrides or [] if not override.startswith(f"budget.{unit}=")),
+        f"budget.{unit}={2 * amount}",
     ]
     longer_command = _train_command(recipe, longer, profile, method, None, wandb)
 
@@ -195,7 +201,7 @@ def forecast(recipe: "Recipe", path: Path) -> Forecast:
     else:
         # A checkpoint holds a copy of the frames, and the old one stays on the disk until the new one is there.
         needs = Forecast(replay, 2 * replay, disk_free, 2 * replay, memory_free)
-    advice = "Set replay.capacity lower (the paper keeps 100,000 decisions), or frames."
+    advice = "Set replay.capacity lower (the paper keeps 100,000 decisions), or the budget."
     if needs.memory_free is not None and needs.memory > needs.memory_free:
         raise Refusal(
             f"The replay will take {size(needs.memory)} of memory, twice its size while a checkpoint is made; "
@@ -276,7 +282,7 @@ def summary(run: "Run", longer_command: str) -> None:
     from maskrl.experiments.evaluate import EpisodeReturns
     from maskrl.experiments.pictures import NOT_COMPARABLE, learning_curve
     from maskrl.experiments.progress import duration, number, title
-    from maskrl.recipes.dmcontrol import published_for
+    from maskrl.recipes import human_normalised, published_for
 
     recipe, evaluations = run.recipe, list(run.events("evaluation"))
     last, best = evaluations[-1], max(evaluations, key=lambda event: event["score"])
@@ -289,9 +295,13 @@ def summary(run: "Run", longer_command: str) -> None:
     for event in run.events("random"):
         floor = EpisodeReturns(tuple(event["returns"]))
         rows["random"] = f"{number(floor.score)} ± {number(floor.spread)}, uniformly random actions"
-    for frames in dict.fromkeys((recipe.frames, 100_000)):  # the paper's own budget, where it has no number at this one
+    if (human := human_normalised(recipe, returns.score)) is not None:
+        rows["score"] += f"; {number(human)} human-normalised"
+    usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
+    for frames in dict.fromkeys((recipe.frames, usual)):  # the paper's own budget, where it has no number at this one
         if (paper := published_for(recipe, frames)) is not None:
-            words = f"{number(paper.mean)} ± {number(paper.std)} over {paper.seeds} seeds at {frames:,} frames"
+            spread = "" if paper.std is None else f" ± {number(paper.std)}"
+            words = f"{number(paper.mean)}{spread} over {paper.seeds} seeds at {frames:,} frames"
             why = [NOT_COMPARABLE] if recipe.profile == "lite" else _changed(recipe)
             why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
             rows["paper"] = "; ".join([f"{words} ({paper.source})", *why])
@@ -319,7 +329,7 @@ def evaluate(
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
 ) -> None:
-    """Evaluate the newest checkpoint of a run by its mean actions, from the starts that the run's own evaluations use."""
+    """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
     from maskrl.experiments import evaluate as evaluation
     from maskrl.experiments import train as training
     from maskrl.experiments.pictures import Video
@@ -334,24 +344,30 @@ def evaluate(
     recipe = opened.recipe
     training.configure_torch(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
-        env = recipe.env.make(seed=recipe.seed, training=False)
-        recorder = None if video is None else Video(video, fps=float(env.metadata["render_fps"]))
-    agent = training.build_agent(recipe, env)
+        envs = (
+            training.make_evaluation_envs(recipe)
+            if video is None
+            else [recipe.env.make(seed=recipe.seed, training=False)]
+        )
+        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
+    agent = training.build_agent(recipe, envs[0])
     agent.load_state_dict(state["agent"])
     seed, count = recipe.seed + training.EVALUATION_SEED, episodes or recipe.evaluation.episodes
+    epsilon = recipe.evaluation.epsilon
     if recorder is None:
-        returns = evaluation.evaluate(agent, env, episodes=count, seed=seed)
+        returns = evaluation.evaluate(agent, envs, episodes=count, seed=seed, epsilon=epsilon)
     else:
         with refusing(OSError), recorder:
-            returns = evaluation.evaluate(agent, env, episodes=count, seed=seed, watcher=recorder.add)
-    env.close()
+            returns = evaluation.evaluate(agent, envs, episodes=count, seed=seed, epsilon=epsilon, watcher=recorder.add)
+    for env in envs:
+        env.close()
 
     frames = state["position"]["decisions"] * recipe.env.action_repeat
     if as_json:
         result = {
             "run": str(run),
             "recipe": recipe.name,
-            "method": _method(recipe),
+            "method": recipe.method,
             "profile": recipe.profile,
             "seed": recipe.seed,
             "frames": frames,
@@ -388,16 +404,22 @@ def list_recipes() -> None:
     from rich.table import Table
 
     from maskrl import recipes as known
-    from maskrl.recipes.dmcontrol import published_for
+    from maskrl.recipes import published_for
+
+    def printed(value: float | None) -> str:
+        """As in the paper: 907 on DMControl, 4.9 on Atari."""
+        return f"{value or 0.0:,.1f}".removesuffix(".0")
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("recipe", "paper at 100,000 frames: MLR", "Baseline"):
+    for heading in ("recipe", "paper's 100k: MLR", "Baseline"):
         table.add_column(heading, justify="left" if heading == "recipe" else "right", no_wrap=True)
     for name in known.names():
-        papers = [published_for(known.find(name, method=method), 100_000) for method in ("mlr", "baseline")]
-        table.add_row(name, *("–" if paper is None else f"{paper.mean:.0f} ± {paper.std:.0f}" for paper in papers))
+        paper_recipes = [known.find(name, "paper", method) for method in ("mlr", "baseline")]
+        papers = [published_for(recipe, recipe.frames) for recipe in paper_recipes]
+        table.add_row(name, *("–" if paper is None else " ± ".join(map(printed, paper[:2])) for paper in papers))
     Console().print(table)
-    print("\nmaskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
+    print("\n100k is 100,000 frames on DMControl and 100,000 decisions on Atari.")
+    print("maskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
 
 
 @recipes_app.command("show")
@@ -449,8 +471,10 @@ def options(
     pass
 
 
-def _method(recipe: "Recipe") -> Method:
-    return "baseline" if recipe.objective is None else "mlr"
+def _budget(recipe: "Recipe") -> tuple[str, int]:
+    """The unit of a budget, and how many of it."""
+    budget = recipe.budget
+    return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
 
 
 def _train_command(
@@ -481,7 +505,17 @@ def _count(number: int, noun: str) -> str:
 
 
 # What may differ between two runs whose scores are compared all the same.
-HARMLESS = ("seed", "device", "threads", "frames", "checkpoint_every", "agent.micro_batch", "replay.storage")
+HARMLESS = (
+    "seed",
+    "device",
+    "threads",
+    "evaluation.side_by_side",
+    "budget.frames",
+    "budget.decisions",
+    "checkpoint_every",
+    "agent.micro_batch",
+    "replay.storage",
+)
 
 
 def _changed(recipe: "Recipe") -> list[str]:
@@ -489,6 +523,8 @@ def _changed(recipe: "Recipe") -> list[str]:
     from maskrl import recipes
     from maskrl.experiments.recipe import leaves
 
-    original = leaves(recipes.find(recipe.name, recipe.profile, "mlr" if recipe.objective else "baseline"))
+    original = leaves(
+        recipes.find(recipe.name, recipe.profile, "mlr" if recipe.objective else recipe.preset or "baseline")
+    )
     changed = [path for path, value in leaves(recipe).items() if original.get(path) != value and path not in HARMLESS]
     return [f"not comparable: {', '.join(changed)} changed"] if changed else []

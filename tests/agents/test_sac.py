@@ -118,18 +118,26 @@ def test_the_standard_deviation_lies_between_exp_minus_10_and_exp_2():
 
 
 def test_acting_sees_the_centre_crop_and_is_deterministic_unless_exploring():
-    agent, obs = tiny_sac(), np.random.default_rng(0).integers(256, size=(9, 28, 28), dtype=np.uint8)
+    agent, obs = tiny_sac(), np.random.default_rng(0).integers(256, size=(1, 9, 28, 28), dtype=np.uint8)
     action = agent.act(obs, explore=False)
-    assert action.shape == (2,)
+    assert action.shape == (1, 2)
     assert action.dtype == np.float32
     border = obs.copy()
-    border[:, :2] = border[:, -2:] = 0
-    border[:, :, :2] = border[:, :, -2:] = 0
+    border[..., :2, :] = border[..., -2:, :] = 0
+    border[..., :2] = border[..., -2:] = 0
     assert (agent.act(border, explore=False) == action).all()
     assert (agent.act(obs, explore=True) != agent.act(obs, explore=True)).any()
     state = torch.get_rng_state()
     agent.act(obs, explore=False)
     assert torch.equal(torch.get_rng_state(), state)  # evaluation must not disturb training
+
+
+def test_a_batch_of_observations_has_the_action_of_each():
+    agent, obs = tiny_sac(), np.random.default_rng(0).integers(256, size=(3, 9, 28, 28), dtype=np.uint8)
+    together, alone = agent.act(obs, explore=False), [agent.act(one[None], explore=False)[0] for one in obs]
+    assert together.shape == (3, 2)
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert np.ptp(together, axis=0).min() > 1e-4
 
 
 # ── Learning ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -276,7 +284,7 @@ def test_an_impossible_config_is_refused(change: dict[str, object], seen: str):
 
 
 def test_discrete_actions_are_refused():
-    with pytest.raises(ValueError, match="SAC needs continuous actions"):
+    with pytest.raises(ValueError, match=r"SAC needs continuous actions.*Use agent kind rainbow"):
         tiny_config().build(replace(SPACES, discrete=True), None, CPU)
 
 

@@ -9,13 +9,15 @@ from maskrl import recipes
 from maskrl.experiments import pictures
 from maskrl.experiments.evaluate import Published
 from maskrl.experiments.pictures import Video, learning_curve
+from maskrl.experiments.recipe import Budget
 from maskrl.experiments.run import Clock, Run, RunError
 
 Image = pytest.importorskip("PIL.Image")
 
 
 def evaluated_run(path: Path, *, profile: str, frames: int = 100_000) -> Run:
-    run = Run.create(path / profile, replace(recipes.find("dmcontrol/cheetah-run", profile=profile), frames=frames))
+    recipe = replace(recipes.find("dmcontrol/cheetah-run", profile=profile), budget=Budget(frames=frames))
+    run = Run.create(path / profile, recipe)
     run.log("random", Clock(0, 0, 0, 0.0), {"score": 5.0, "returns": [4.0, 6.0]})
     for at in range(0, frames + 1, frames // 5):
         score = 480 * at / frames

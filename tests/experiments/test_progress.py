@@ -1,4 +1,5 @@
 import io
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,16 +9,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from maskrl import recipes
+from maskrl import agents, recipes
 from maskrl.experiments.evaluate import EpisodeReturns
-from maskrl.experiments.progress import LiveProgress, PlainProgress, Progress, duration, make_watcher, number
-from maskrl.experiments.recipe import Evaluation
+from maskrl.experiments.progress import LiveProgress, PlainProgress, Progress, Record, duration, make_watcher, number
+from maskrl.experiments.recipe import Budget, Evaluation
 from maskrl.experiments.run import Clock, Run
 
 
 def run_of_1000(path: Path) -> Run:
     """1000 frames of one decision each, evaluated every 500; nothing has happened yet."""
-    recipe = replace(recipes.find("toy/reach"), frames=1000, evaluation=Evaluation(every=500, episodes=2))
+    recipe = recipes.find("toy/reach")
+    recipe = replace(recipe, budget=Budget(frames=1000), evaluation=Evaluation(every=500, episodes=2))
     return Run.create(path / "run", recipe)
 
 
@@ -103,6 +105,48 @@ def test_every_evaluation_has_a_plain_line(tmp_path: Path, capsys: pytest.Captur
     ]
 
 
+def test_a_long_evaluation_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    plain = PlainProgress(run_of_1000(tmp_path), every_seconds=0.0)
+    for ended in (1, 2):
+        plain.evaluating(clock(500, 9.0), ended, 2)
+    plain.evaluation(clock(500, 9.5), EpisodeReturns((1.0, 3.0)))
+    assert capsys.readouterr().out.splitlines() == [
+        "500 frames: evaluating, 1 of 2 episodes",
+        "500 frames: score 2 ± 1 over 2 episodes",
+    ]
+
+
+def test_a_quick_evaluation_says_its_score_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    plain = PlainProgress(run_of_1000(tmp_path), every_seconds=30.0)
+    plain.evaluating(clock(500, 9.0), 1, 2)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_phase_counts_the_episodes_of_an_evaluation_from_none_again(tmp_path: Path):
+    progress = Progress(run_of_1000(tmp_path))
+    progress.begin(clock(0, 0.0, updates=0))
+    assert progress.phase == "evaluating, 0 of 2 episodes"
+    progress.evaluating(clock(0, 0.0, updates=0), 1, 2)
+    assert progress.phase == "evaluating, 1 of 2 episodes"
+    progress.evaluation(clock(0, 0.0, updates=0), EpisodeReturns((1.0, 3.0)))
+    assert progress.phase == "warming up"
+    live(progress, range(1, 501), rate=10)
+    assert progress.phase == "evaluating, 0 of 2 episodes"
+    progress.evaluation(clock(500, 50.0), EpisodeReturns((1.0, 3.0)))
+    assert progress.phase == "learning"
+
+
+def test_every_part_that_an_agent_times_is_shown_by_its_name(tmp_path: Path):
+    progress = Progress(run_of_1000(tmp_path))
+    parts = ("environment", "replay", "critic", "objective", "optimizer", "actor", "evaluation", "checkpoint")
+    progress.begin(clock(0, 0.0, updates=0))
+    progress.decision(clock(1, 10.0), {}, dict.fromkeys(parts, 1.0))
+    assert progress.shares_of_time() == pytest.approx({**dict.fromkeys(parts, 0.1), "other": 0.2})
+    for agent in ("sac", "rainbow"):
+        source = (Path(agents.__file__).parent / f"{agent}.py").read_text()
+        assert set(re.findall(r"watch\(\"(\w+)\"\)", source)) <= set(parts)
+
+
 def test_a_reader_who_leaves_does_not_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Closed(io.StringIO):
         def write(self, _: str) -> int:
@@ -154,6 +198,21 @@ def test_tensorboard_has_the_scores_against_frames(tmp_path: Path):
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
     assert [(point.step, point.value) for point in events.Scalars("evaluation/score")] == [(0, 12.0), (500, 2.0)]
     assert [point.step for point in events.Scalars("critic/loss")] == [1, 51]
+
+
+@pytest.mark.parametrize("updates_per_decision", [2, 8])
+def test_tensorboard_has_losses_with_several_updates_for_a_decision(tmp_path: Path, updates_per_decision: int):
+    points: list[tuple[list[str], int]] = []
+    record = Record(run_of_1000(tmp_path), lambda written, frames: points.append((list(written), frames)))
+    record.begin(record.progress.recipe, clock(0, 0.0, updates=0))
+    for n in range(1, 101):
+        loss = {"critic/loss": torch.tensor(0.25)}
+        record.decision(clock(n, float(n), updates=updates_per_decision * n), loss, {})
+    # Updates 1, 51, 101, … are logged: the decisions in which they were made.
+    assert [frames for _, frames in points] == [
+        -(-update // updates_per_decision) for update in range(1, 100 * updates_per_decision, 50)
+    ]
+    assert all("critic/loss" in names for names, _ in points)
 
 
 def test_wandb_gets_the_same_points_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

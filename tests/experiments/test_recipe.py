@@ -5,6 +5,7 @@ import pytest
 
 from maskrl.envs import DMControl
 from maskrl.experiments.recipe import (
+    Budget,
     Recipe,
     as_json,
     difference,
@@ -18,8 +19,13 @@ from maskrl.recipes import find, names, resolve
 
 CARTPOLE = find("dmcontrol/cartpole-swingup", "paper")
 BASELINE = find("dmcontrol/cartpole-swingup", "paper", "baseline")
+PONG = find("atari/pong", "paper")
 ALL = [
-    find(name, profile, method) for name in names() for profile in ("paper", "lite") for method in ("mlr", "baseline")
+    find(name, profile, method)
+    for name in names()
+    if not name.startswith("atari/") or name == PONG.name
+    for profile in ("paper", "lite")
+    for method in ("mlr", "baseline")
 ]
 
 
@@ -77,10 +83,10 @@ def test_a_value_that_json_lacks_is_the_default():
         ({"objective__mask__rato": 0.3}, "objective.mask.rato is not a field; did you mean ratio?"),
         ({"sed": 3}, "sed is not a field; did you mean seed?"),
         ({"env__camra": 3}, "env.camra is not a field; did you mean camera?"),
-        ({"evaluation__xyz": 3}, "evaluation.xyz is not a field; evaluation has every, episodes."),
+        ({"evaluation__xyz": 3}, "evaluation.xyz is not a field; evaluation has every, episodes, "),
         ({"seed": "2"}, 'seed: expected a whole number, got "2".'),
         ({"seed": True}, "seed: expected a whole number, got true."),
-        ({"frames": ...}, "frames: expected a whole number, got nothing."),
+        ({"budget": ...}, "budget: expected a group of frames, decisions, got nothing."),
         ({"agent__learning_rate": [1]}, "agent.learning_rate: expected a number, got [1]."),
         ({"agent__learning_rate": float("nan")}, "agent.learning_rate: expected a number, got NaN."),
         ({"agent__micro_batch": 1.5}, "agent.micro_batch: expected a whole number or none, got 1.5."),
@@ -96,12 +102,12 @@ def test_a_value_that_json_lacks_is_the_default():
         ({"objective__distance": "l1"}, 'objective.distance: expected 2-2cos, 1-cos or mse, got "l1".'),
         (
             {"env__kind": "dmcontrl"},
-            'env.kind: expected dmcontrol, toy_control or toy_arcade, got "dmcontrl"; did you mean dmcontrol?',
+            'env.kind: expected dmcontrol, atari, toy_control or toy_arcade, got "dmcontrl"; did you mean dmcontrol?',
         ),
-        ({"env__kind": ...}, "env.kind: expected dmcontrol, toy_control or toy_arcade, got nothing."),
-        ({"agent__kind": "rainbow"}, 'agent.kind: expected sac, got "rainbow".'),
+        ({"env__kind": ...}, "env.kind: expected dmcontrol, atari, toy_control or toy_arcade, got nothing."),
+        ({"agent__kind": "dqn"}, 'agent.kind: expected sac or rainbow, got "dqn".'),
         ({"objective__kind": "curl"}, 'objective.kind: expected mlr, got "curl".'),
-        ({"evaluation": 3}, "evaluation: expected a group of every, episodes, got 3."),
+        ({"evaluation": 3}, "evaluation: expected a group of every, episodes, epsilon, side_by_side, got 3."),
         ({"objective__mask__ratio": 1.5}, "objective.mask: ratio=1.5 must lie strictly between"),
         ({"env__size": 0}, "env: size=0 of DMControl must be at least 1."),
         ({"evaluation__episodes": 0}, "evaluation: episodes=0 of Evaluation must be at least 1."),
@@ -137,8 +143,8 @@ def test_text_that_is_no_recipe_at_all_is_refused(text, message):
     [
         ("objective.mask.ratio=0.3", 0.3),
         ("seed=2", 2),
-        ("frames=1e5", 100_000),
-        ("frames=500_000", 500_000),
+        ("budget.frames=1e5", 100_000),
+        ("budget.frames=500_000", 500_000),
         ("objective.weight=2", 2.0),
         ("agent.learning_rate=2e-4", 2e-4),
         ("agent.encoder.strides=2,2,1,1", (2, 2, 1, 1)),
@@ -226,7 +232,7 @@ def test_mlr_comes_back_as_the_task_has_it():
         ("objective.mask.strategy=cubes", 'expected cube, spatial or temporal, got "cubes"; did you mean cube?'),
         ("objective.mask.ratio=1", "objective.mask: ratio=1.0 must lie strictly between"),
         ("objective.clip_length=10", "objective: clip_length=10 is not a multiple of the cube's depth 4"),
-        ("frames=7", "frames=7 frames must be a positive multiple of env.action_repeat=8"),
+        ("budget.frames=7", "budget.frames=7 frames must be a positive multiple of env.action_repeat=8"),
         ("agent.augment.crop=48", "objective.augment.crop=84 and agent.augment.crop=48 must be the same"),
         ("env.size=80", "agent.augment.crop=84 is larger than the frame, env.size=80"),
         ("objective.mask.cube=4,101,10", "objective.mask.cube=4,101,10 does not fit into the frame, env.size=100."),
@@ -245,8 +251,8 @@ def test_a_refusal_begins_with_the_override_as_typed(override, message):
 
 
 def test_a_refusal_names_every_override_that_takes_part():
-    with pytest.raises(ValueError, match=r"^env.action_repeat=3 frames=10: frames=10 frames must be"):
-        with_overrides(CARTPOLE, ["env.action_repeat=3", "seed=2", "frames=10"])
+    with pytest.raises(ValueError, match=r"^env.action_repeat=3 budget.frames=10: budget.frames=10 frames must be"):
+        with_overrides(CARTPOLE, ["env.action_repeat=3", "seed=2", "budget.frames=10"])
 
 
 def test_the_baseline_has_no_objective_to_change_or_to_return_to():
@@ -256,6 +262,78 @@ def test_the_baseline_has_no_objective_to_change_or_to_return_to():
         with_overrides(BASELINE, ["objective.mask.ratio=0.3"])
     with pytest.raises(ValueError, match=r"^objective=mlr: .* was loaded as the Baseline.*Load it with method mlr"):
         with_overrides(BASELINE, ["objective=mlr"])
+
+
+# ── The budget ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_budget_in_decisions_is_as_many_frames_as_they_take():
+    assert PONG.budget == Budget(decisions=100_000)
+    assert PONG.frames == 100_000 * 4
+    assert with_overrides(PONG, ["env.action_repeat=2", "budget.decisions=30"]).frames == 30 * 2
+    assert CARTPOLE.frames == CARTPOLE.budget.frames == 100_000
+    assert replace(CARTPOLE, budget=Budget(decisions=50)).frames == 50 * 8
+
+
+def test_a_budget_changes_its_unit_when_the_other_is_set_to_none():
+    changed = with_overrides(PONG, ["budget.frames=4000", "budget.decisions=none"])
+    assert changed.budget == Budget(frames=4000)
+    assert changed.frames == 4000
+    assert difference(PONG, changed) == ["budget.frames: none -> 4000", "budget.decisions: 100000 -> none"]
+    assert with_overrides(changed, ["budget.frames=none", "budget.decisions=100000"]) == PONG
+
+
+@pytest.mark.parametrize("budget", [Budget(frames=800), Budget(decisions=800)])
+def test_a_budget_survives_json_in_its_own_unit(budget):
+    recipe = replace(PONG, budget=budget)
+    again = from_json(as_json(recipe))
+    assert again.budget == budget
+    assert again == recipe
+    assert json.loads(as_json(recipe))["budget"] == {"frames": budget.frames, "decisions": budget.decisions}
+
+
+def test_the_same_length_in_another_unit_is_another_recipe():
+    one, other = (replace(PONG, budget=budget) for budget in (Budget(frames=800), Budget(decisions=200)))
+    assert one.frames == other.frames
+    assert digest(one) != digest(other)
+
+
+@pytest.mark.parametrize("units", [{}, {"frames": 8, "decisions": 2}])
+def test_a_budget_has_one_unit(units):
+    with pytest.raises(ValueError, match=r"budget.frames=\w+ and budget.decisions=\w+: a budget has one unit"):
+        Budget(**units)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "budget.frames=400000",
+            "budget.frames=400000 and budget.decisions=100000: a budget has one unit. Set the other",
+        ),
+        ("budget.decisions=none", "budget.frames=none and budget.decisions=none: a budget has one unit."),
+        ("budget.decisions=0", "decisions=0 of Budget must be at least 1."),
+        ("budget.decisions=-4", "decisions=-4 of Budget must be at least 1."),
+        ("budget.decisions=many", 'budget.decisions: expected a whole number or none, got "many".'),
+        ("budget.decision=7", "budget.decision is not a field; did you mean decisions?"),
+        ("budget=100000", "budget: expected a group of frames, decisions, got 100000."),
+        ("frames=100000", "frames is not a field; did you mean budget.frames?"),
+        ("evaluation.every=10", "evaluation.every=10 frames must be a positive multiple of env.action_repeat=4"),
+        ("evaluation.epsilon=1.5", "evaluation.epsilon=1.5 must lie in [0, 1]."),
+        ("evaluation.side_by_side=0", "side_by_side=0 of Evaluation must be at least 1."),
+        ("preset=derr", 'preset: expected der, otr, drq or drq_eps or none, got "derr".'),
+    ],
+)
+def test_a_refusal_on_atari_begins_with_the_override_as_typed(override, message):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        with_overrides(PONG, ["device=cpu", override])
+    assert str(refused.value).startswith(f"{override}: ")
+    assert message in str(refused.value)
+
+
+def test_a_budget_of_no_frames_is_refused():
+    with pytest.raises(ValueError, match=r"budget.frames=0 frames must be a positive multiple of env.action_repeat=8"):
+        replace(CARTPOLE, budget=Budget(frames=0))
 
 
 # ── Leaves and differences ────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,12 +10,12 @@ import torch
 from builders import Silent, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
 from maskrl.agents.base import Agent, Metrics
+from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
-from maskrl.envs import ToyControl
-from maskrl.experiments.evaluate import evaluate, random_returns
-from maskrl.experiments.recipe import Evaluation, Recipe
+from maskrl.envs import Atari, ToyArcade, ToyControl
+from maskrl.experiments.recipe import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.experiments.run import Clock, Run, RunError
-from maskrl.experiments.train import EVALUATION_SEED, Stopped, build_agent, train
+from maskrl.experiments.train import Stopped, train
 from maskrl.objectives.base import AuxiliaryConfig
 
 
@@ -34,11 +34,62 @@ def tiny_recipe(*, mlr: bool = True, **changes: object) -> Recipe:
             auxiliary=AuxiliaryConfig(clips=2, warmup_updates=10),
         ),
         "objective": tiny_mlr(mask=tiny_mask()) if mlr else None,
-        "frames": 150,
+        "budget": Budget(frames=150),
         "evaluation": Evaluation(every=50, episodes=2),
         "checkpoint_every": 50,
     }
     return Recipe(**(settings | changes))  # type: ignore[arg-type]
+
+
+def tiny_rainbow(*, mlr: bool = True, **changes: object) -> Recipe:
+    """150 decisions of Catch, the first 60 random; 3 games of 39 and most of a fourth, of which the replay keeps 80."""
+    settings: dict[str, object] = {
+        "name": "toy/catch",
+        "profile": "lite",
+        "env": ToyArcade(size=28),
+        "agent": RainbowConfig(
+            encoder=NatureEncoderConfig(filters=(4, 4), kernels=(4, 3), strides=(4, 2)),
+            hidden=8,
+            augment=AugmentConfig(crop=None, shift=1),
+            batch_size=8,
+            n_step=3,
+            warmup_decisions=60,
+            updates_per_decision=2,
+            correction_updates=100,
+            target_every=7,
+            clips=2,
+        ),
+        "objective": tiny_mlr(augment=AugmentConfig(crop=None, shift=1), projection="q", prediction="linear")
+        if mlr
+        else None,
+        "budget": Budget(decisions=150),
+        "evaluation": Evaluation(every=50, episodes=2, epsilon=0.1, side_by_side=2),
+        "replay": ReplayConfig(capacity=80),
+        "checkpoint_every": 50,
+    }
+    return Recipe(**(settings | changes))  # type: ignore[arg-type]
+
+
+def tiny_breakout() -> Recipe:
+    """250 decisions of Breakout, the first 200 random: enough to lose lives, with and without an agent that learns."""
+    agent = replace(
+        tiny_rainbow().agent,
+        encoder=NatureEncoderConfig(filters=(4, 4), kernels=(8, 4), strides=(8, 4)),
+        warmup_decisions=200,
+    )
+    return tiny_rainbow(
+        name="atari/breakout",
+        env=Atari(task="breakout", size=42, max_frames=400),
+        agent=agent,
+        budget=Budget(decisions=250),
+        evaluation=Evaluation(every=1000, episodes=1),
+        replay=ReplayConfig(capacity=1000),
+        checkpoint_every=400,
+    )
+
+
+RECIPES = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}
+each_agent = pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES.keys())
 
 
 def trained(path: Path, recipe: Recipe, watcher: Silent | None = None) -> tuple[Run, Agent]:
@@ -56,12 +107,35 @@ def same_weights(one: Agent, other: Agent) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
+def same_end(one: Run, other: Run) -> bool:
+    """Bit for bit, what two runs have learned, drawn and lived through; not how long it took, nor what no draw can reach."""
+    (a, b), frames = (run.restore() for run in (one, other)), "frames"
+    assert a is not None
+    assert b is not None
+    for state in (a, b):
+        del state["position"]["seconds"]
+    assert frames not in a["replay"]  # they are in files
+    return same(a, b)
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)  # type: ignore[arg-type]
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)  # type: ignore[attr-defined, index]
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type, call-overload]
+    return bool(a == b)
+
+
+@each_agent
 @pytest.mark.parametrize("mlr", [False, True])
-def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_does_not(tmp_path: Path, mlr: bool):
-    recipe = tiny_recipe(mlr=mlr)
+def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_does_not(tmp_path: Path, make, mlr: bool):
+    recipe = make(mlr=mlr)
     (first, agent), (second, twin) = trained(tmp_path / "a", recipe), trained(tmp_path / "b", recipe)
     assert events(first) == events(second)
     assert same_weights(agent, twin)
+    assert same_end(first, second)
     third, other = trained(tmp_path / "c", replace(recipe, seed=2))
     assert events(first) != events(third)
     assert not same_weights(agent, other)
@@ -76,17 +150,34 @@ def test_evaluations_come_at_exactly_the_frames_asked_for_and_at_the_end(tmp_pat
     assert run.status == "done"
 
 
-def test_evaluation_does_not_disturb_training(tmp_path: Path):
-    often = replace(tiny_recipe(), evaluation=Evaluation(every=10, episodes=3))
-    rarely = replace(tiny_recipe(), evaluation=Evaluation(every=150, episodes=1))
+def test_two_updates_for_a_decision_are_two_updates_and_the_log_tells_them_apart(tmp_path: Path):
+    run, agent = trained(tmp_path, tiny_rainbow())
+    assert agent.updates == 2 * (150 - 60)
+    logged = [(event["decisions"], event["updates"]) for event in run.events("update")]
+    assert logged == [(60, 1), (85, 51), (110, 101), (135, 151)]  # 2 · (85 - 60) were made before decision 85
+
+
+def test_a_budget_in_decisions_is_spent_in_decisions(tmp_path: Path):
+    watcher = Silent()
+    run, agent = trained(tmp_path, tiny_breakout(), watcher)
+    assert watcher.evaluations == [0, 1000]
+    assert run.restore()["position"]["decisions"] == 250
+    assert agent.updates == 2 * (250 - 200)
+
+
+@each_agent
+def test_evaluation_does_not_disturb_training(tmp_path: Path, make):
+    often = make(evaluation=Evaluation(every=10, episodes=3, side_by_side=2))
+    rarely = make(evaluation=Evaluation(every=150, episodes=1))
     (first, agent), (second, twin) = trained(tmp_path / "a", often), trained(tmp_path / "b", rarely)
     assert same_weights(agent, twin)
     learned = [[event for event in events(run) if event["kind"] in ("update", "episode")] for run in (first, second)]
     assert learned[0] == learned[1]
 
 
-def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path):
-    recipe = tiny_recipe()
+@each_agent
+def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path, make):
+    recipe = make()
     whole, agent = trained(tmp_path / "whole", recipe)
     for stop in (30, 97):  # among the random decisions, and in the middle of an episode
         with pytest.raises(Stopped):
@@ -97,10 +188,12 @@ def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path):
     assert watcher.began.decisions == 97
     assert events(parts) == events(whole)
     assert same_weights(agent, twin)
+    assert same_end(parts, whole)
 
 
-def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_path: Path):
-    recipe = tiny_recipe()
+@each_agent
+def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_path: Path, make):
+    recipe = make()
     whole, _ = trained(tmp_path / "whole", recipe)
     for at in (30, 135):  # before the first checkpoint, and after that of frame 100
         with pytest.raises(RuntimeError, match="a crash"):
@@ -108,11 +201,55 @@ def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_
         assert Run.open(tmp_path / "crashed").status == "failed"
     crashed, _ = trained(tmp_path / "crashed", recipe)
     assert events(crashed) == events(whole)
+    assert same_end(crashed, whole)
+
+
+def test_priorities_are_part_of_what_is_continued(tmp_path: Path):
+    run, _ = trained(tmp_path, tiny_rainbow())
+    leaves = run.restore()["replay"]["leaf"]
+    assert len(leaves[leaves > 0].unique()) > 20  # not the 1 of a transition that was never drawn, alone
+
+
+def test_a_game_is_continued_in_the_middle_of_a_later_life(tmp_path: Path):
+    """What a life sees depends on all that was done in the lives before it, so all of them are lived through again."""
+    recipe = tiny_breakout()
+    whole, _ = trained(tmp_path / "whole", recipe)
+    first_end, second_end = [event["decisions"] for event in whole.events("episode")][:2]
+    for stop, lives in (
+        (first_end, 1),  # the moment after a life is lost: the next one is still to begin
+        (first_end + 1, 2),
+        (second_end - 1, 2),
+        (second_end + 5, 3),
+    ):
+        with pytest.raises(Stopped):
+            trained(tmp_path / "parts", recipe, Silent(interrupt_at=stop))
+        position = Run.open(tmp_path / "parts").restore()["position"]
+        assert [position["decisions"], len(position["actions"])] == [stop, lives]
+        assert position["running"] == (stop != first_end)
+    parts, _ = trained(tmp_path / "parts", recipe)
+    assert events(parts) == events(whole)
+    assert same_end(parts, whole)
+    frames = [(path / "replay" / "frames.u8").read_bytes() for path in (whole.path, parts.path)]
+    assert frames[0] == frames[1]
+
+
+def test_a_game_is_continued_after_a_crash_while_it_is_learnt(tmp_path: Path):
+    recipe = tiny_breakout()
+    whole, _ = trained(tmp_path / "whole", recipe)
+    for at in (150, 230):  # from the checkpoints of decision 100 and 200
+        with pytest.raises(RuntimeError, match="a crash"):
+            trained(tmp_path / "crashed", recipe, Crashing(at=at))
+        position = Run.open(tmp_path / "crashed").restore()["position"]
+        assert position["decisions"] == at // 100 * 100
+        assert len(position["actions"]) > 1  # in the middle of a game
+    crashed, _ = trained(tmp_path / "crashed", recipe)
+    assert events(crashed) == events(whole)
+    assert same_end(crashed, whole)
 
 
 def test_an_update_logged_at_the_decision_of_the_checkpoint_is_logged_once(tmp_path: Path):
     recipe = tiny_recipe(
-        checkpoint_every=60, frames=120
+        checkpoint_every=60, budget=Budget(frames=120)
     )  # the first update comes right after the checkpoint of frame 60
     whole, _ = trained(tmp_path / "whole", recipe)
     with pytest.raises(RuntimeError, match="a crash"):
@@ -129,6 +266,12 @@ class Crashing(Silent):
     def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
         if clock.decisions == self.at:
             raise RuntimeError("a crash")
+
+
+def test_every_part_of_rainbow_that_learns_is_in_the_log(tmp_path: Path):
+    run, _ = trained(tmp_path, tiny_rainbow())
+    update = next(run.events("update"))
+    assert {"critic/loss", "critic/q", "mlr/loss", "mlr/cosine", "critic/gradient_norm"} <= update.keys()
 
 
 def test_every_part_that_learns_is_in_the_log(tmp_path: Path):
@@ -148,15 +291,15 @@ def test_a_finished_run_trains_no_more(tmp_path: Path):
 
 
 def test_a_run_of_another_recipe_is_refused_with_the_difference(tmp_path: Path):
-    trained(tmp_path, tiny_recipe(frames=50))
+    trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
     with pytest.raises(RunError, match=r"(?s)another recipe.*seed.*1.*2"):
-        Run.create(tmp_path, tiny_recipe(frames=50, seed=2))
+        Run.create(tmp_path, tiny_recipe(budget=Budget(frames=50), seed=2))
     with pytest.raises(RunError, match="holds no run"):
         Run.open(tmp_path / "nothing")
 
 
 def test_a_run_says_with_what_it_was_made(tmp_path: Path):
-    run, _ = trained(tmp_path, tiny_recipe(frames=50))
+    run, _ = trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
     written = json.loads((tmp_path / "versions.json").read_text())
     assert written["torch"] == torch.__version__
     assert {"python", "mujoco", "dm_control", "renderer", "platform"} <= written.keys()
@@ -175,7 +318,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path):
 
 
 def test_a_damaged_checkpoint_is_reported_and_not_overwritten(tmp_path: Path):
-    run, _ = trained(tmp_path, tiny_recipe(frames=50))
+    run, _ = trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
     (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(RunError, match=r"checkpoint.pt is damaged"):
         train(run.recipe, run, Silent())
@@ -183,7 +326,7 @@ def test_a_damaged_checkpoint_is_reported_and_not_overwritten(tmp_path: Path):
 
 
 def test_a_torn_line_of_the_log_is_passed_over(tmp_path: Path):
-    run, _ = trained(tmp_path, tiny_recipe(frames=50))
+    run, _ = trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
     before = list(run.events())
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "upd')
@@ -192,27 +335,9 @@ def test_a_torn_line_of_the_log_is_passed_over(tmp_path: Path):
 
 def test_training_works_outside_the_main_thread(tmp_path: Path):
     outcome: list[Run] = []
-    thread = threading.Thread(target=lambda: outcome.append(trained(tmp_path, tiny_recipe(frames=50))[0]))
+    thread = threading.Thread(
+        target=lambda: outcome.append(trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))[0])
+    )
     thread.start()
     thread.join()
     assert outcome[0].status == "done"
-
-
-def test_the_budget_must_be_whole_decisions():
-    with pytest.raises(ValueError, match=r"frames=0 frames must be a positive multiple of env.action_repeat=1"):
-        tiny_recipe(frames=0)
-
-
-def test_two_evaluations_see_the_same_starts_and_agree():
-    recipe = tiny_recipe()
-    env = recipe.env.make(seed=1, training=False)
-    agent = build_agent(recipe, env)
-    first, second = (evaluate(agent, env, episodes=3, seed=EVALUATION_SEED) for _ in range(2))
-    assert first == second
-    assert first.score == pytest.approx(sum(first.returns) / 3)
-
-
-def test_random_actions_earn_what_the_toy_says():
-    env = ToyControl().make(seed=1, training=False)
-    returns = random_returns(env, episodes=100, seed=1)
-    assert abs(returns.score - ToyControl.random_return) < 4 * returns.spread / 10  # four standard errors

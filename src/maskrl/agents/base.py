@@ -16,6 +16,7 @@ from maskrl.agents.replay import Replay
 from maskrl.nn.encoders import Encoder
 
 Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
+Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,17 @@ class Spaces:
     obs: tuple[int, int, int]  # (C, H, W) of a stack of frames
     action_dim: int  # width of a continuous action, or number of discrete ones
     discrete: bool
+
+    def random_action(self, generator: np.random.Generator) -> Action:
+        """Uniform over the space."""
+        if self.discrete:
+            return generator.integers(self.action_dim, dtype=np.int64)
+        action: NDArray[np.float32] = generator.uniform(-1, 1, self.action_dim).astype(np.float32)
+        return action
+
+    def as_vector(self, action: Action) -> NDArray[np.float32]:
+        """(A,), as replay and objectives know it: a discrete action is one-hot."""
+        return np.asarray(np.arange(self.action_dim) == action if self.discrete else action, np.float32)
 
     @classmethod
     def of(cls, env: gym.Env[Any, Any]) -> "Spaces":
@@ -73,8 +85,8 @@ class Agent(Protocol):
     watch: Stopwatch
     updates: int
 
-    def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32]:
-        """(C, H, W) → an action (A,); without `explore` the same one every time."""
+    def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32] | NDArray[np.int64]:
+        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` the same every time."""
         ...
 
     def update(self, replay: Replay) -> Metrics: ...
@@ -84,3 +96,12 @@ class Agent(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def require_finite(what: str, value: Tensor, update: int) -> None:
+    """Stop before a loss or a gradient that is not finite reaches the weights."""
+    if not value.isfinite():
+        raise FloatingPointError(
+            f"The {what} is {value.item()} at update {update}; the weights were left as they were. Lower agent.learning_rate, "
+            "and look for rewards that are not finite or very large."
+        )

@@ -276,7 +276,7 @@ class Replay:
             raise ValueError(
                 f"Of {len(draw)} starts some are no transitions. Only reprioritise a draw of this same replay."
             )
-        # The bounds of the released code. A divergence from a target with floored probabilities can be below 0.
+        # The bounds of the released code, which also catch a divergence that rounding has put below 0.
         self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)
 
     def _too_short(self, steps: int) -> str:

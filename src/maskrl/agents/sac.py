@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskrl.agents.base import Metrics, Spaces, Stopwatch
+from maskrl.agents.base import Metrics, Spaces, Stopwatch, require_finite
 from maskrl.agents.replay import Replay
 from maskrl.config import Config
 from maskrl.nn.augment import Augment, AugmentConfig, CenterCrop, View
@@ -96,8 +96,10 @@ class SAC:
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
         self.target_entropy = -float(actor.trunk[-1].out_features // 2)  # type: ignore[operator]
-        self.critic_optimizer = torch.optim.Adam([*encoder.parameters(), *critic.parameters()], lr=config.learning_rate)
-        self.actor_optimizer = torch.optim.Adam(actor.parameters(), lr=config.learning_rate)
+        self.critic_optimizer = torch.optim.Adam(
+            [*encoder.parameters(), *critic.parameters()], lr=config.learning_rate, fused=True
+        )
+        self.actor_optimizer = torch.optim.Adam(actor.parameters(), lr=config.learning_rate, fused=True)
         self.temperature_optimizer = torch.optim.Adam(
             [self.log_temperature], lr=config.temperature_learning_rate, betas=(config.temperature_beta, 0.999)
         )
@@ -106,10 +108,10 @@ class SAC:
 
     @torch.no_grad()
     def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32]:
-        pixels = self.centre(torch.from_numpy(obs)[None].to(self.device)).float() / 255
+        pixels = self.centre(torch.from_numpy(obs).to(self.device)).float() / 255
         features = self.encoder.features(pixels)
         action = self.actor(features)[0] if explore else self.actor.distribution(features)[0].tanh()
-        actions: NDArray[np.float32] = action[0].cpu().numpy()
+        actions: NDArray[np.float32] = action.cpu().numpy()
         return actions
 
     def update(self, replay: Replay) -> Metrics:
@@ -150,7 +152,7 @@ class SAC:
             loss = (q - target).square().sum() / len(actions)
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
-        _require_finite("critic", total, self.updates)
+        require_finite("critic loss", total, self.updates)
         self.critic_optimizer.step()
         return {"critic/loss": total, "critic/q": value}
 
@@ -169,7 +171,7 @@ class SAC:
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
             torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
-        _require_finite("actor", total, self.updates)
+        require_finite("actor loss", total, self.updates)
         self.actor_optimizer.step()
         self.temperature_optimizer.zero_grad()
         torch.autograd.backward(temperature * (entropy - self.target_entropy))
@@ -250,6 +252,7 @@ class SACConfig(Config):
         default_factory=lambda: AugmentConfig(intensity=0.0)
     )  # of the policy batch: crop only
     warmup_decisions: int = 1000  # uniformly random actions, no updates
+    updates_per_decision: int = 1
     batch_size: int = 512
     discount: float = 0.99
     learning_rate: float = 1e-3  # actor and critic
@@ -267,6 +270,7 @@ class SACConfig(Config):
         super().__post_init__()
         for name in (
             "hidden",
+            "updates_per_decision",
             "batch_size",
             "learning_rate",
             "temperature",
@@ -282,7 +286,9 @@ class SACConfig(Config):
 
     def build(self, spaces: Spaces, objective: MLRConfig | None, device: torch.device) -> SAC:
         if spaces.discrete:
-            raise ValueError("SAC needs continuous actions; this environment has discrete ones.")
+            raise ValueError(
+                "SAC needs continuous actions; this environment takes discrete ones. Use agent kind rainbow."
+            )
         channels, height, width = spaces.obs
         side = self.augment.crop
         obs_shape = (channels, side or height, side or width)
@@ -307,11 +313,3 @@ class SACConfig(Config):
 
 def _take(view: View, part: slice) -> View:
     return View(view.obs[part], view.gain[part])
-
-
-def _require_finite(part: str, loss: Tensor, update: int) -> None:
-    if not loss.isfinite():
-        raise FloatingPointError(
-            f"The {part} loss is {loss.item()} at update {update}; the weights were left as they were. Lower agent.learning_rate, "
-            "and look for rewards that are not finite or very large."
-        )

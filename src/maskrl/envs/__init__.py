@@ -4,9 +4,10 @@ A new suite is one file with such a value and one word in the union. Its simulat
 not when the suite is named.
 """
 
+from maskrl.envs.atari import Atari
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.envs.toy import ToyArcade, ToyControl
 
-__all__ = ["AnyEnv", "DMControl", "ToyArcade", "ToyControl"]
+__all__ = ["AnyEnv", "Atari", "DMControl", "ToyArcade", "ToyControl"]
 
-AnyEnv = DMControl | ToyControl | ToyArcade
+AnyEnv = DMControl | Atari | ToyControl | ToyArcade

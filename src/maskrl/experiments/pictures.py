@@ -43,11 +43,12 @@ def learning_curve(run: Run, paper: Published | None = None) -> Path:
     if paper is not None:
         comparable = recipe.profile == "paper"
         words = f"paper, {paper.seeds} seeds" + ("" if comparable else f" ({NOT_COMPARABLE})")
+        spread_of_paper = None if paper.std is None else [paper.std]
         axes.errorbar(
-            [recipe.frames], [paper.mean], [paper.std], fmt="D", markersize=5, capsize=4, clip_on=False, zorder=3,
+            [recipe.frames], [paper.mean], spread_of_paper, fmt="D", markersize=5, capsize=4, clip_on=False, zorder=3,
             color=ORANGE if comparable else GREY, alpha=1.0 if comparable else 0.6, label=words,
         )  # fmt: skip
-    method = "Baseline" if recipe.objective is None else "MLR"
+    method = {"baseline": "Baseline", "mlr": "MLR"}.get(recipe.method, recipe.method)
     axes.set_title(f"{recipe.name}, {method}, {recipe.profile} profile, seed {recipe.seed}", loc="left", fontsize=11)
     repeat = recipe.env.action_repeat
     axes.set_xlabel(f"simulator frames (1 decision = {repeat} frame{'s' if repeat > 1 else ''})")
@@ -66,7 +67,7 @@ class Video:
     """Takes RGB images (H, W, 3) and writes them as .mp4, or as .gif where there is no imageio-ffmpeg.
 
     with Video(Path("episode.mp4"), fps=20) as video:
-        evaluate(agent, env, episodes=1, seed=0, watcher=video.add)
+        evaluate(agent, [env], episodes=1, seed=0, watcher=video.add)
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:

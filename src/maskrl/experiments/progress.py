@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,7 @@ from maskrl.experiments.recipe import Recipe, as_json, digest
 from maskrl.experiments.run import Clock, Run
 from maskrl.experiments.train import Watcher, is_logged
 
-PARTS = ("environment", "replay", "critic", "objective", "actor", "evaluation", "checkpoint")  # in the order shown
+PARTS = ("environment", "replay", "critic", "objective", "optimizer", "actor", "evaluation", "checkpoint")  # as shown
 RECENT = 60.0  # seconds of training that the speed is taken over
 
 
@@ -33,6 +34,9 @@ class Progress:
         self.recipe, self.clock = run.recipe, Clock(0, 0, 0, 0.0)
         self.episodes, self.episode_return = 0, float("nan")
         self.scores: list[tuple[int, float, float]] = []  # frames, score and spread over episodes of each evaluation
+        self.looked: tuple[int, int] | None = (
+            None  # episodes that have ended in the evaluation that is under way, and all of them
+        )
         self.random_score: float | None = None
         self.losses: Metrics = {}
         self.seconds: dict[str, float] = {}  # of each part, in this sitting
@@ -68,8 +72,11 @@ class Progress:
     def episode(self, clock: Clock, episode_return: float) -> None:
         self.clock, self.episodes, self.episode_return = clock, self.episodes + 1, episode_return
 
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None:
+        self.clock, self.looked = clock, (ended, episodes)
+
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
-        self.clock = clock
+        self.clock, self.looked = clock, None
         self.scores.append((clock.frames, returns.score, returns.spread))
         for event in self._run.events("random") if self.random_score is None else ():
             self.random_score = event["score"]
@@ -112,7 +119,8 @@ class Progress:
         if frames >= self.recipe.frames and last == frames:
             return "done"
         if last != frames and (frames % self.recipe.evaluation.every == 0 or frames >= self.recipe.frames):
-            return "evaluating"
+            ended, episodes = self.looked or (0, self.recipe.evaluation.episodes)
+            return f"evaluating, {ended} of {episodes} episodes"
         return "warming up" if self.clock.updates == 0 else "learning"
 
     def shares_of_time(self) -> dict[str, float]:
@@ -153,8 +161,7 @@ def number(value: float) -> str:
 
 
 def title(recipe: Recipe) -> str:
-    method = "baseline" if recipe.objective is None else "mlr"
-    return f"{recipe.name} · {method} · {recipe.profile} profile · seed {recipe.seed}"
+    return f"{recipe.name} · {recipe.method} · {recipe.profile} profile · seed {recipe.seed}"
 
 
 def _speed(progress: Progress) -> str:
@@ -192,6 +199,7 @@ class PlainProgress:
         self.progress = Progress(run)
         self._every_seconds, self._every_share = every_seconds, every_share
         self._seconds, self._frames = 0.0, 0  # of the newest line
+        self._looked = time.monotonic()  # the newest decision, or line within an evaluation
 
     def begin(self, recipe: Recipe, clock: Clock) -> None:
         self.progress.begin(clock)
@@ -201,6 +209,7 @@ class PlainProgress:
 
     def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
         self.progress.decision(clock, metrics, seconds)
+        self._looked = time.monotonic()
         rested = clock.seconds - self._seconds >= self._every_seconds
         if rested and clock.frames - self._frames >= self._every_share * self.progress.recipe.frames:
             self._seconds, self._frames = clock.seconds, clock.frames
@@ -208,6 +217,12 @@ class PlainProgress:
 
     def episode(self, clock: Clock, episode_return: float) -> None:
         self.progress.episode(clock, episode_return)
+
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None:
+        self.progress.evaluating(clock, ended, episodes)
+        if time.monotonic() - self._looked >= self._every_seconds and ended < episodes:
+            self._looked = time.monotonic()
+            self._print(f"{clock.frames:,} frames: {self.progress.phase}")
 
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         self.progress.evaluation(clock, returns)
@@ -258,11 +273,15 @@ class LiveProgress:
 
     def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
         self.progress.decision(clock, metrics, seconds)
-        if clock.seconds - self._drawn >= 0.25 or self.progress.phase == "evaluating":
+        if clock.seconds - self._drawn >= 0.25 or self.progress.phase.startswith("evaluating"):
             self.draw()
 
     def episode(self, clock: Clock, episode_return: float) -> None:
         self.progress.episode(clock, episode_return)
+
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None:
+        self.progress.evaluating(clock, ended, episodes)
+        self.draw()
 
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         self.progress.evaluation(clock, returns)
@@ -324,9 +343,9 @@ class Record:
         self.progress.begin(clock)
 
     def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
-        new = clock.updates > self.progress.clock.updates
+        made = range(self.progress.clock.updates + 1, clock.updates + 1)  # none, one or several updates
         self.progress.decision(clock, metrics, seconds)
-        if new and is_logged(clock.updates):
+        if any(is_logged(update) for update in made):
             points = {name: float(value) for name, value in metrics.items()}
             if (speed := self.progress.decisions_per_second) is not None:
                 points["speed/decisions_per_second"] = speed
@@ -335,6 +354,9 @@ class Record:
     def episode(self, clock: Clock, episode_return: float) -> None:
         self.progress.episode(clock, episode_return)
         self._write({"training/return": episode_return}, clock.frames)
+
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None:
+        pass
 
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         self.progress.evaluation(clock, returns)
@@ -409,6 +431,10 @@ class Watchers:
     def episode(self, clock: Clock, episode_return: float) -> None:
         for watcher in self.watchers:
             watcher.episode(clock, episode_return)
+
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None:
+        for watcher in self.watchers:
+            watcher.evaluating(clock, ended, episodes)
 
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         for watcher in self.watchers:

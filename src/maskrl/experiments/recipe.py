@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import pydantic
 
+from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.sac import SACConfig
 from maskrl.config import Config
 from maskrl.envs import AnyEnv
@@ -17,19 +18,42 @@ from maskrl.envs.base import require_at_least
 from maskrl.objectives.mlr import MLRConfig
 
 Profile = Literal["paper", "lite"]
-Method = Literal["mlr", "baseline"]
+Preset = Literal["der", "otr", "drq", "drq_eps"]  # relatives of Rainbow under their own names
+Method = Literal["mlr", "baseline"] | Preset
+AnyAgent = SACConfig | RainbowConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(Config):
+    """How long a run is: in frames of the simulator, or in decisions of the agent (Atari-100k). One of the two."""
+
+    frames: int | None = None
+    decisions: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.frames is None) == (self.decisions is None):
+            raise ValueError(
+                f"budget.frames={as_override(self.frames)} and budget.decisions={as_override(self.decisions)}: a budget has one "
+                "unit. Set the other to none."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Config):
-    """When the agent is evaluated, in an environment of its own, by its mean actions."""
+    """When the agent is evaluated, in environments of their own, without exploring."""
 
     every: int = 5000  # frames; the start and the end of the run are always among them
     episodes: int = 10
+    epsilon: float = 0.0  # the share of random actions, which keeps a game from going in circles
+    side_by_side: int = 1  # episodes played at once
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(1, self, "episodes")
+        require_at_least(1, self, "side_by_side")
+        if not 0 <= self.epsilon <= 1:
+            raise ValueError(f"evaluation.epsilon={self.epsilon} must lie in [0, 1].")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +75,10 @@ class Recipe(Config):
     name: str  # dmcontrol/cartpole-swingup
     profile: Profile  # lite: the same method scaled to a laptop; its scores are not the paper's
     env: Annotated[AnyEnv, pydantic.Field(discriminator="kind")]
-    agent: SACConfig
+    agent: Annotated[AnyAgent, pydantic.Field(discriminator="kind")]
     objective: MLRConfig | None  # None: the paper's Baseline
-    frames: int  # the budget, in simulator frames: decisions × action repeat
+    budget: Budget
+    preset: Preset | None = None  # the name of a relative of the agent, if it is one
     evaluation: Evaluation = field(default_factory=Evaluation)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     checkpoint_every: int = 5000  # frames
@@ -69,10 +94,24 @@ class Recipe(Config):
         self._check_times()
         self._check_sizes()
 
+    @property
+    def frames(self) -> int:
+        """The budget in frames of the simulator: decisions × action repeat."""
+        budget = self.budget
+        return (budget.decisions or 0) * self.env.action_repeat if budget.frames is None else budget.frames
+
+    @property
+    def method(self) -> str:
+        """What a report calls it."""
+        plain = self.preset or "baseline"
+        return plain if self.objective is None else "mlr" if self.preset is None else f"{plain}+mlr"
+
     def _check_times(self) -> None:
         repeat = self.env.action_repeat
+        if self.budget.decisions is not None:
+            require_at_least(1, self.budget, "decisions")
         for name, value in (
-            ("frames", self.frames),
+            ("budget.frames", self.frames),
             ("evaluation.every", self.evaluation.every),
             ("checkpoint_every", self.checkpoint_every),
         ):
@@ -111,14 +150,19 @@ def without_objective(recipe: Recipe) -> Recipe:
 
 def with_objective_of(recipe: Recipe, origin: Recipe) -> Recipe:
     """The recipe with the objective of another, and the initialisation that goes with it."""
-    return _with_objective(recipe, origin.objective, origin.agent.encoder.linear_init)
+    agent = origin.agent
+    return _with_objective(
+        recipe, origin.objective, agent.encoder.linear_init if isinstance(agent, SACConfig) else "orthogonal"
+    )
 
 
 def _with_objective(
     recipe: Recipe, objective: MLRConfig | None, linear_init: Literal["orthogonal", "truncated_normal"]
 ) -> Recipe:
-    encoder = replace(recipe.agent.encoder, linear_init=linear_init)
-    return replace(recipe, objective=objective, agent=replace(recipe.agent, encoder=encoder))
+    agent = recipe.agent
+    if isinstance(agent, SACConfig):
+        agent = replace(agent, encoder=replace(agent.encoder, linear_init=linear_init))
+    return replace(recipe, objective=objective, agent=agent)
 
 
 # ── A recipe as text ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -322,6 +366,9 @@ def _explain(detail: Any, tree: Any) -> _Problem:
         group = _locate(path[:-1], tree)
         names = _names(_group(group.type, group.value))
         all_names = f"; {'.'.join(group.path) or 'a recipe'} has {', '.join(names)}."
+        elsewhere = [leaf for leaf, _ in _leaves("", tree) if leaf.endswith(f".{path[-1]}") and leaf != name]
+        if len(elsewhere) == 1:  # the right name in the wrong group
+            return _Problem(path, f"{name} is not a field; did you mean {elsewhere[0]}?")
         return _Problem(path, f"{name} is not a field{_did_you_mean(path[-1], names, otherwise=all_names)}")
     if detail["type"] == "value_error":
         return _Problem(path, f"{name}: {detail['ctx']['error']}" if path else str(detail["ctx"]["error"]))

@@ -6,15 +6,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Agent, Metrics, Spaces
+from maskrl.agents.base import Action, Agent, Metrics, Spaces
+from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.replay import Replay
+from maskrl.envs import Atari
 from maskrl.envs.base import episode_seed
 from maskrl.experiments.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.experiments.recipe import Recipe
@@ -30,6 +32,7 @@ class Watcher(Protocol):
     def begin(self, recipe: Recipe, clock: Clock) -> None: ...
     def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None: ...
     def episode(self, clock: Clock, episode_return: float) -> None: ...
+    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None: ...
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None: ...
 
 
@@ -48,7 +51,8 @@ class Position:
     decisions: int = 0
     episode: int = -1  # number of the current one
     episode_return: float = 0.0
-    episode_actions: list[NDArray[np.float32]] = field(default_factory=list)  # so far, to live through them again
+    # The actions of this episode and of those before it in the same game, to live through them again.
+    actions: list[list[Action]] = field(default_factory=list)
     seconds: float = 0.0  # of training in earlier sittings
     evaluated: int = -1  # frames of the newest evaluation
     running: bool = False  # whether an episode is open
@@ -58,7 +62,7 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one."""
     configure_torch(recipe)
     env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=True)
-    evaluation_env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=False)
+    spaces, evaluation_envs = Spaces.of(env), make_evaluation_envs(recipe)
     agent = build_agent(recipe, env)
     replay = build_replay(recipe, env, run)
     explorer = np.random.default_rng(recipe.seed)
@@ -83,7 +87,7 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                 now.frames % recipe.evaluation.every == 0 or now.frames == recipe.frames
             ):
                 with agent.watch("evaluation"):
-                    look(recipe, run, watcher, agent, evaluation_env, now)
+                    look(recipe, run, watcher, agent, evaluation_envs, now)
                 position.evaluated = now.frames
             done = now.frames >= recipe.frames
             if done or stop or (now.frames % recipe.checkpoint_every == 0 and now.frames):
@@ -95,31 +99,31 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
             if obs is None:
                 obs = begin_episode(recipe, env, replay, position)
             warming_up = position.decisions < recipe.agent.warmup_decisions
+            action: Action
             if warming_up:
-                action = explorer.uniform(-1, 1, replay.action_dim).astype(np.float32)
+                action = spaces.random_action(explorer)
             else:
                 with agent.watch("actor"):
-                    action = agent.act(obs, explore=True)
-                metrics = agent.update(replay)
-                if is_logged(agent.updates):
-                    run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
+                    action = agent.act(obs[None], explore=True)[0]
+                for _ in range(recipe.agent.updates_per_decision):
+                    metrics = agent.update(replay)
+                    if is_logged(agent.updates):
+                        run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
 
             with agent.watch("environment"):
                 obs, reward, terminated, truncated, _ = env.step(action)
-            replay.add(action, float(reward), obs, terminated=terminated, truncated=truncated)
+            replay.add(spaces.as_vector(action), float(reward), obs, terminated=terminated, truncated=truncated)
             position.decisions += 1
-            position.episode_actions.append(action)
+            position.actions[-1].append(action)
             position.episode_return += float(reward)
             watcher.decision(clock(), metrics, agent.watch.seconds)
             if terminated or truncated:
-                run.log(
-                    "episode", clock(), {"return": position.episode_return, "length": len(position.episode_actions)}
-                )
+                run.log("episode", clock(), {"return": position.episode_return, "length": len(position.actions[-1])})
                 watcher.episode(clock(), position.episode_return)
                 obs, position.running = None, False
 
-    env.close()
-    evaluation_env.close()
+    for used in (env, *evaluation_envs):
+        used.close()
     if not done:
         raise Stopped(stop[0])
     run.set_status("done")
@@ -131,22 +135,27 @@ def is_logged(updates: int) -> bool:
     return updates % UPDATES_PER_LINE == 1
 
 
-def look(recipe: Recipe, run: Run, watcher: Watcher, agent: Agent, env: gym.Env[Any, Any], clock: Clock) -> None:
+def look(recipe: Recipe, run: Run, watcher: Watcher, agent: Agent, envs: list[gym.Env[Any, Any]], clock: Clock) -> None:
     """Evaluate and write it down; at the very start, also what random actions earn."""
     seed, episodes = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes
     if clock.frames == 0:
-        floor = random_returns(env, episodes=episodes, seed=seed)
+        floor = random_returns(envs, episodes=episodes, seed=seed)
         run.log("random", clock, {"score": floor.score, "returns": floor.returns})
-    returns = evaluate(agent, env, episodes=episodes, seed=seed)
+    returns = evaluate(
+        agent, envs, episodes=episodes, seed=seed, epsilon=recipe.evaluation.epsilon,
+        counter=lambda ended: watcher.evaluating(clock, ended, episodes),
+    )  # fmt: skip
     run.log("evaluation", clock, {"score": returns.score, "returns": returns.returns})
     watcher.evaluation(clock, returns)
 
 
 def begin_episode(recipe: Recipe, env: gym.Env[Any, Any], replay: Replay, position: Position) -> NDArray[np.uint8]:
     position.episode += 1
-    position.episode_return, position.episode_actions, position.running = 0.0, [], True
+    position.episode_return, position.running = 0.0, True
     obs: NDArray[np.uint8]
-    obs, _ = env.reset(seed=episode_seed(recipe.seed, position.episode))
+    obs, info = env.reset(seed=episode_seed(recipe.seed, position.episode))
+    # A life that was lost ends an episode of learning on Atari, but not the game: that still depends on all it has seen.
+    position.actions = [*position.actions, []] if info.get("continues", False) else [[]]
     replay.begin_episode(obs)
     return obs
 
@@ -166,6 +175,12 @@ def device_of(recipe: Recipe) -> torch.device:
     return torch.device(recipe.device)
 
 
+def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
+    """As many as play side by side."""
+    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+    return [recipe.env.make(seed=recipe.seed, training=False) for _ in range(count)]
+
+
 def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
     return recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
 
@@ -178,6 +193,7 @@ class ReplaySize(TypedDict):
     frame_stack: int
     capacity: int
     reserve: int
+    priority_exponent: float | None
 
 
 def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
@@ -192,6 +208,7 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
         "capacity": min(recipe.replay.capacity, decisions),
         # What may be written after a checkpoint without touching what it needs: a frame per decision, and one per episode.
         "reserve": between_saves + between_saves // 25 + 2,
+        "priority_exponent": recipe.agent.priority_exponent if isinstance(recipe.agent, RainbowConfig) else None,
     }
 
 
@@ -199,7 +216,8 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     if directory is not None:
         directory.mkdir(exist_ok=True)
-    return Replay(**replay_size(recipe, Spaces.of(env)), seed=recipe.seed, directory=directory)
+    pad: Literal["repeat", "zero"] = "zero" if isinstance(recipe.env, Atari) else "repeat"
+    return Replay(**replay_size(recipe, Spaces.of(env)), seed=recipe.seed, directory=directory, pad=pad)
 
 
 # ── Saving and continuing ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +239,7 @@ def snapshot(
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "position": {
             **vars(position),
-            "episode_actions": [action.tolist() for action in position.episode_actions],
+            "actions": [[action.tolist() for action in episode] for episode in position.actions],
             "seconds": clock.seconds,
         },
     }
@@ -244,14 +262,14 @@ def resume(
         torch.cuda.set_rng_state_all(state["cuda"])
     for name, value in state["position"].items():
         setattr(position, name, value)
-    position.episode_actions = [np.array(action, np.float32) for action in position.episode_actions]
-    if not position.running:
-        return None
-    obs: NDArray[np.uint8]
-    obs, _ = env.reset(seed=episode_seed(run.recipe.seed, position.episode))
-    for action in position.episode_actions:
-        obs, *_ = env.step(action)
-    return obs
+    kind: Any = np.int64 if isinstance(env.action_space, gym.spaces.Discrete) else np.float32
+    position.actions = [[np.array(action, kind)[()] for action in episode] for episode in position.actions]
+    obs: NDArray[np.uint8] | None = None
+    for episode, actions in enumerate(position.actions, start=position.episode + 1 - len(position.actions)):
+        obs, _ = env.reset(seed=episode_seed(run.recipe.seed, episode))
+        for action in actions:
+            obs, *_ = env.step(action)
+    return obs if position.running else None
 
 
 @contextmanager

@@ -64,11 +64,19 @@ class ControlEncoder(Encoder):
 class NatureEncoder(Encoder):
     """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation."""
 
-    def __init__(self, obs_shape: tuple[int, int, int] = (4, 84, 84), *, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self,
+        obs_shape: tuple[int, int, int] = (4, 84, 84),
+        *,
+        filters: Sequence[int] = (32, 64, 64),
+        kernels: Sequence[int] = (8, 4, 3),
+        strides: Sequence[int] = (4, 2, 1),
+        epsilon: float = 1e-5,
+    ) -> None:
         super().__init__()
         self.epsilon = epsilon
         self.convolutions, self.feature_shape = _convolutions(
-            obs_shape, [obs_shape[0], 32, 64, 64], [(8, 4), (4, 2), (3, 1)]
+            obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True))
         )
         self.latent_dim = math.prod(self.feature_shape)
 

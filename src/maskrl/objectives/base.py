@@ -90,6 +90,11 @@ class Objective(nn.Module, Generic[V]):
     def forward(self, clip: Clip) -> Loss:
         return self.loss(self.views(clip))
 
+    @property
+    def core(self) -> nn.Module:
+        """The part whose gradient a joint optimiser clips by itself, as in the released Atari code; all of it, unless said."""
+        return self
+
     def update_momentum(self) -> None:
         """Let every momentum copy follow its source by one step."""
         for module in self.modules():
@@ -178,7 +183,7 @@ class AuxiliaryStep:
         self.max_grad_norm, self.momentum_every, self.micro_batch = max_grad_norm, momentum_every, micro_batch
         own = (parameter for parameter in objective.parameters() if parameter.requires_grad)
         self.parameters = [*objective.host.parameters(), *own]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, fused=True)
         self.updates = 0
 
     def __call__(self, clip: Clip) -> dict[str, Tensor]:

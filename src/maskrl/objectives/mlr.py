@@ -75,6 +75,11 @@ class MLR(Objective[MLRViews]):
         self.corruption, self.augment, self.decoder, self.target = corruption, augment, decoder, target
         self.masked_scale, self.count_past_end = masked_scale, count_past_end
 
+    @property
+    def core(self) -> nn.Module:
+        """The transformer, without its action embedding."""
+        return nn.ModuleList([self.decoder.narrow, self.decoder.blocks, self.decoder.widen])
+
     @torch.no_grad()
     def views(self, clip: Clip) -> MLRViews:
         """(i) Masking, then augmentation, drawn for every observation and anew for the target."""

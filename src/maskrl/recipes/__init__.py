@@ -6,30 +6,65 @@ from typing import Literal, get_args
 
 import torch
 
-from maskrl.experiments.recipe import Method, Profile, Recipe, with_overrides
-from maskrl.recipes import dmcontrol, toy
+from maskrl.envs import Atari, DMControl
+from maskrl.envs.atari import normalise
+from maskrl.experiments.evaluate import Published
+from maskrl.experiments.recipe import Method, Preset, Profile, Recipe, with_overrides
+from maskrl.recipes import atari, dmcontrol, toy
 from maskrl.recipes.sources import Explanation, Source, explain
 
-__all__ = ["Explanation", "Source", "explain", "find", "names", "resolve"]
+__all__ = ["Explanation", "Source", "explain", "find", "human_normalised", "names", "published_for", "resolve"]
+
+METHODS: tuple[Method, ...] = ("mlr", "baseline", *get_args(Preset))
 
 
 def names() -> list[str]:
-    """The recipes of the paper, its harder tasks, and the toys. Every other task of the suite can be found by name, too."""
+    """The recipes of the paper, its harder tasks, and the toys. Every other task of the suites can be found by name, too."""
     tasks = [*dmcontrol.PAPER_TASKS, *dmcontrol.SISTERS]
-    return [*(f"dmcontrol/{task}" for task in tasks), *(f"toy/{task}" for task in toy.TASKS)]
+    return [
+        *(f"dmcontrol/{task}" for task in tasks),
+        *(f"atari/{task}" for task in atari.PUBLISHED),
+        *(f"toy/{task}" for task in toy.TASKS),
+    ]
 
 
 def find(name: str, profile: Literal["auto", "paper", "lite"] = "auto", method: Method = "mlr") -> Recipe:
     """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without."""
-    _require("name", name, [*names(), *(f"dmcontrol/{task}" for task in dmcontrol.OTHER_TASKS)], shown=names())
+    suite, _, task = name.partition("/")
+    if suite == "atari":
+        name = f"atari/{normalise(task)}"
+    if name not in names():
+        others = [f"dmcontrol/{task}" for task in dmcontrol.OTHER_TASKS] + [
+            f"atari/{game}" for game in atari.other_games()
+        ]
+        _require("name", name, [*names(), *others], shown=names())
     _require("profile", profile, ["auto", *get_args(Profile)])
-    _require("method", method, get_args(Method))
-    suite, task = name.split("/")
+    _require("method", method, METHODS)
+    if suite != "atari" and method in get_args(Preset):
+        raise ValueError(
+            f"method {method!r} is a relative of Rainbow, which plays Atari: choose mlr or baseline for {name}."
+        )
     if suite == "toy":
         return toy.recipe(task, method)  # lite, whatever was asked for: the paper has no such task
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
-    return dmcontrol.recipe(task, profile, method)
+    suites = {"dmcontrol": dmcontrol.recipe, "atari": atari.recipe}
+    return suites[suite](name.partition("/")[2], profile, method)
+
+
+def published_for(recipe: Recipe, frames: int) -> Published | None:
+    """What the paper reports for a recipe's task and method after so many frames, if it does."""
+    match recipe.env:
+        case DMControl(task=task) if recipe.method in ("mlr", "baseline"):
+            return dmcontrol.published(task, frames, recipe.method)
+        case Atari(task=task, action_repeat=repeat):
+            return atari.published(task, frames // repeat, recipe.method)
+    return None
+
+
+def human_normalised(recipe: Recipe, score: float) -> float | None:
+    """A score on the scale from a random player (0) to a human one (1), for the games of Atari-100k."""
+    return atari.human_normalised(recipe.env.task, score) if isinstance(recipe.env, Atari) else None
 
 
 def resolve(
@@ -52,8 +87,9 @@ def resolve(
 def _require(what: str, value: str, known: Iterable[str], shown: Iterable[str] | None = None) -> None:
     known = list(known)
     if value not in known:
-        likely = difflib.get_close_matches(value, known, n=1)
+        alone = [other for other in known if other.endswith(f"/{value}")]  # "pong" for "atari/pong"
+        likely = alone or difflib.get_close_matches(value, known, n=1)
         raise ValueError(
             f"{what} {value!r} is not known{f': did you mean {likely[0]}?' if likely else '.'} "
-            f"There are {', '.join(shown or known)}{', and every other task of the suite' if shown else ''}."
+            f"There are {', '.join(shown or known)}{', and every other task of the suites' if shown else ''}."
         )

@@ -2,8 +2,9 @@
 
 from typing import Any, NamedTuple
 
+from maskrl.agents.rainbow import RainbowConfig
 from maskrl.experiments.recipe import Method, Recipe, as_override, leaves
-from maskrl.recipes import dmcontrol, toy
+from maskrl.recipes import atari, dmcontrol, toy
 
 
 class Source(NamedTuple):
@@ -53,6 +54,7 @@ SOURCES: dict[str, Source] = {
         "released code", "paper: crop and intensity; released code: crop alone for the policy batch"
     ),
     "agent.warmup_decisions": TABLE,
+    "agent.updates_per_decision": Source("paper, Algorithm 1: an update after every step"),
     "agent.batch_size": TABLE,
     "agent.discount": TABLE,
     "agent.learning_rate": TABLE,
@@ -114,12 +116,16 @@ SOURCES: dict[str, Source] = {
     ),
     "objective.init": CODE,
     "objective.count_past_end": Source("ours: no clip passes the end of an episode on DMControl"),
-    "frames": Source(
-        "paper, Table 1: DMControl-100k; frames=500000 for DMControl-500k",
+    "preset": Source("the method's name, if it is a relative of Rainbow"),
+    "budget.decisions": Source("paper, section 4: DMControl counts frames"),
+    "budget.frames": Source(
+        "paper, Table 1: DMControl-100k; budget.frames=500000 for DMControl-500k",
         "released command line: 100000, which stops before the evaluation there; released configuration: 105000",
     ),
     "evaluation.every": CODE,
     "evaluation.episodes": TABLE,
+    "evaluation.epsilon": Source("released code: its mean actions alone"),
+    "evaluation.side_by_side": OURS,
     "replay.capacity": TABLE,
     "replay.storage": OURS,
     "checkpoint_every": OURS,
@@ -127,6 +133,82 @@ SOURCES: dict[str, Source] = {
     "device": OURS,
     "threads": OURS,
 }
+
+ATARI_TABLE = Source("paper, Table 13")
+PARTS = Source("paper, appendix A: a part of Rainbow; other values are its relatives")
+
+# Where Atari has another source than DMControl, or a value that only Rainbow has.
+ATARI_SOURCES: dict[str, Source] = {
+    "env.kind": Source("paper, section 4: Atari-100k"),
+    "env.action_repeat": ATARI_TABLE,
+    "env.size": ATARI_TABLE,
+    "env.frame_stack": ATARI_TABLE,
+    "env.noops": CODE,
+    "env.max_frames": ATARI_TABLE,
+    "agent.kind": Source("paper, section 4: Rainbow on Atari"),
+    "agent.encoder.filters": ATARI_TABLE,
+    "agent.encoder.kernels": ATARI_TABLE,
+    "agent.encoder.strides": ATARI_TABLE,
+    "agent.hidden": ATARI_TABLE,
+    "agent.returns": PARTS,
+    "agent.atoms": ATARI_TABLE,
+    "agent.support": CODE,
+    "agent.noisy_std": Source("released code", "paper: 0.5; released code and its command line: 0.1"),
+    "agent.dueling": ATARI_TABLE,
+    "agent.double": PARTS,
+    "agent.augment.crop": Source("released code: a shift, which the paper calls a crop"),
+    "agent.augment.shift": Source("paper, Table 13: random crop; its reach: released code"),
+    "agent.augment.intensity": Source("paper, Table 13: random intensity; its scale: released code"),
+    "agent.warmup_decisions": ATARI_TABLE,
+    "agent.updates_per_decision": ATARI_TABLE,
+    "agent.batch_size": ATARI_TABLE,
+    "agent.n_step": ATARI_TABLE,
+    "agent.late_ends": Source(
+        "the n-step return as it is defined", "released code: its library looks for an end at the first step alone"
+    ),
+    "agent.discount": ATARI_TABLE,
+    "agent.learning_rate": ATARI_TABLE,
+    "agent.adam_epsilon": ATARI_TABLE,
+    "agent.max_grad_norm": ATARI_TABLE,
+    "agent.target_every": ATARI_TABLE,
+    "agent.priority_exponent": ATARI_TABLE,
+    "agent.correction": ATARI_TABLE,
+    "agent.correction_updates": Source("paper, Table 13: 1 in the end, which is after 2 × 98 000 updates"),
+    "agent.epsilon": Source("released code: noisy nets alone explore"),
+    "agent.epsilon_decisions": Source("released code: noisy nets alone explore"),
+    "agent.clips": Source("released code: a clip at every drawn transition"),
+    "objective.weight": ATARI_TABLE,
+    "objective.mask.cube": ATARI_TABLE,
+    "objective.mask.ratio": ATARI_TABLE,
+    "objective.mask.rounding": Source(
+        "released code: it hides what its mask should keep, 25 of 49 cells", "paper: half; released code: 25 of 49"
+    ),
+    "objective.augment.crop": Source("released code: a shift, which the paper calls a crop"),
+    "objective.augment.shift": Source("paper, Table 13: random crop; its reach: released code"),
+    "objective.augment.intensity": Source("paper, Table 13: random intensity; its scale: released code"),
+    "objective.masked_input_scale": Source(
+        "released code: the masked branch is not divided by 255", "paper: implies one scale for all"
+    ),
+    "objective.clip_length": Source(
+        "paper, Table 13", "released configuration: 10; its command line and the paper: 16"
+    ),
+    "objective.decoder_depth": ATARI_TABLE,
+    "objective.decoder_width": Source(
+        "released code: as wide as the latent, 78.7 M parameters per layer", "paper: a lightweight decoder"
+    ),
+    "objective.projection": Source("released code: the Q head's first layers, as in SPR", "paper: a head of its own"),
+    "objective.prediction": CODE,
+    "objective.momentum": ATARI_TABLE,
+    "objective.count_past_end": Source("released code", "paper: silent; SPR leaves such steps out"),
+    "budget.frames": Source("paper, section 4: Atari-100k counts decisions"),
+    "budget.decisions": ATARI_TABLE,
+    "evaluation.every": Source("released code: every 10 000 decisions, if asked to"),
+    "evaluation.episodes": ATARI_TABLE,
+    "evaluation.epsilon": CODE,
+    "evaluation.side_by_side": OURS,
+    "replay.capacity": Source("paper, Table 13", "paper: 100 000; released code: 1 000 000, of which it fills a tenth"),
+}
+PRESET = Source("Dopamine's configurations for Atari-100k, as far as they are told apart from the agent's own")
 
 # What the paper sets by task: for any other task there is no source.
 BY_TASK = (
@@ -141,13 +223,17 @@ BY_TASK = (
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
     suite, task = recipe.name.split("/")
-    method: Method = "baseline" if recipe.objective is None else "mlr"
-    is_toy = suite == "toy"
-    usual = leaves(toy.recipe(task, method) if is_toy else dmcontrol.recipe(task, recipe.profile, method))
-    paper = leaves(dmcontrol.recipe("finger-spin" if is_toy else task, "paper", method))
+    plain: Method = recipe.preset or "baseline"
+    method: Method = plain if recipe.objective is None or recipe.preset else "mlr"
+    is_toy, on_atari = suite == "toy", isinstance(recipe.agent, RainbowConfig)
+    sources = {**SOURCES, **ATARI_SOURCES} if on_atari else SOURCES
+    of_suite = atari.recipe if on_atari else dmcontrol.recipe
+    paper = leaves(of_suite({"reach": "finger-spin", "catch": "alien"}[task] if is_toy else task, "paper", method))
+    usual = leaves(toy.recipe(task, method) if is_toy else of_suite(task, recipe.profile, method))
+    preset = {line.partition("=")[0] for line in atari.PRESETS[recipe.preset]} if recipe.preset else set()
 
     def explanation(path: str, value: Any) -> Explanation:
-        source, conflict = SOURCES.get(path, Source(f"ours: the paper has no {path}"))
+        source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))
         ours = None
         if path not in usual or value != usual[path]:
             ours = f"override: the recipe has {as_override(usual.get(path))}"
@@ -157,14 +243,16 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = "toy suite: ours, small on purpose"
         elif value != paper.get(path):
             ours = f"lite profile: scaled to a CPU; the paper profile has {as_override(paper.get(path))}"
+        elif path in preset:
+            ours = f"{recipe.preset}: {PRESET.where}"
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
-        elif path in BY_TASK and task not in dmcontrol.PAPER_TASKS:
+        elif path in BY_TASK and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)
 
     absent = {"objective": Source("paper, section 4: the Baseline is the agent without MLR")}
     return [
-        Explanation(path, value, *absent[path]) if path in absent else explanation(path, value)
+        Explanation(path, value, *absent[path]) if path in absent and value is None else explanation(path, value)
         for path, value in leaves(recipe).items()
     ]

@@ -1,20 +1,25 @@
 """The toy suite: every part of a run, in seconds, without a simulator."""
 
+from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
-from maskrl.envs.toy import ToyControl
-from maskrl.experiments.recipe import Evaluation, Method, Recipe, without_objective
+from maskrl.envs.toy import ToyArcade, ToyControl
+from maskrl.experiments.recipe import Budget, Evaluation, Method, Recipe, without_objective
 from maskrl.nn.augment import AugmentConfig
 from maskrl.objectives.base import AuxiliaryConfig
 from maskrl.objectives.mlr import MaskConfig, MLRConfig
 
-TASKS = ("reach",)
+TASKS = ("reach", "catch")
 
 
 def recipe(task: str, method: Method = "mlr") -> Recipe:
-    """A toy task for SAC. There is but one profile, and the paper has no such task."""
-    assert task == "reach"
-    full = Recipe(
-        name=f"toy/{task}",
+    """A toy task: reach for SAC, catch for Rainbow. There is but one profile, and the paper has no such task."""
+    full = {"reach": _reach, "catch": _catch}[task]()
+    return full if method == "mlr" else without_objective(full)
+
+
+def _reach() -> Recipe:
+    return Recipe(
+        name="toy/reach",
         profile="lite",
         env=ToyControl(),
         agent=SACConfig(
@@ -26,9 +31,42 @@ def recipe(task: str, method: Method = "mlr") -> Recipe:
             auxiliary=AuxiliaryConfig(clips=4, warmup_updates=500),
         ),
         objective=MLRConfig(clip_length=8, mask=MaskConfig(cube=(4, 8, 8)), augment=AugmentConfig(crop=28)),
-        frames=3000,
+        budget=Budget(frames=3000),
         evaluation=Evaluation(every=500, episodes=5),
         checkpoint_every=500,
         threads=1,
     )
-    return full if method == "mlr" else without_objective(full)
+
+
+def _catch() -> Recipe:
+    return Recipe(
+        name="toy/catch",
+        profile="lite",
+        env=ToyArcade(),
+        agent=RainbowConfig(
+            encoder=NatureEncoderConfig(filters=(16, 32), kernels=(4, 2), strides=(4, 2)),
+            hidden=64,
+            augment=AugmentConfig(crop=None, shift=1, intensity=0.0),
+            warmup_decisions=300,
+            updates_per_decision=1,
+            n_step=3,
+            learning_rate=5e-4,
+            correction_updates=5700,
+            clips=4,
+        ),
+        objective=MLRConfig(
+            every=2,
+            clip_length=8,
+            mask=MaskConfig(cube=(4, 8, 8)),
+            augment=AugmentConfig(crop=None, shift=1, intensity=0.0),
+            decoder_width=32,
+            projection="q",
+            prediction="linear",
+            momentum=0.0,
+            init="torch",
+        ),
+        budget=Budget(frames=6000),
+        evaluation=Evaluation(every=500, episodes=10, side_by_side=10),
+        checkpoint_every=500,
+        threads=1,
+    )
