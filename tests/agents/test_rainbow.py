@@ -749,16 +749,9 @@ def test_each_agent_refuses_the_others_actions_and_names_it():
         SACConfig().build(SPACES, None, CPU)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"priority_exponent": 2.0}, r"priority_exponent=2.0 must lie in \[0, 1\]"),
-        ({"batch_size": 4, "clips": 5}, "clips=5 begin at the drawn transitions, which are batch_size=4"),
-    ],
-)
-def test_a_number_that_cannot_be_meant_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        RainbowConfig(**wrong)
+def test_an_exponent_beyond_1_is_refused():
+    with pytest.raises(ValueError, match=r"priority_exponent=2.0 must lie in \[0, 1\]"):
+        RainbowConfig(priority_exponent=2.0)
 
 
 @pytest.mark.parametrize(

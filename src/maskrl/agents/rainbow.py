@@ -362,7 +362,7 @@ class RainbowConfig(Config):
     correction_updates: int = 196_000  # until it is 1
     epsilon: float = 0.0  # the share of random actions in the end; noisy layers explore without
     epsilon_decisions: int = 0  # over which it falls from 1 after the warm-up
-    clips: int | None = None  # for the objective, at the first so many of the drawn transitions; None: at all of them
+    clips: int | None = None  # for the objective, at most: at the first of the drawn transitions; None: at all of them
     micro_batch: int | None = None  # clips per piece; None: the whole batch
 
     def __post_init__(self) -> None:
@@ -389,10 +389,6 @@ class RainbowConfig(Config):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise ValueError(f"{name}={value} must lie in [0, 1].")
-        if self.clips is not None and self.clips > self.batch_size:
-            raise ValueError(
-                f"clips={self.clips} begin at the drawn transitions, which are batch_size={self.batch_size}."
-            )
         if self.epsilon_decisions < 0 or self.warmup_decisions < 0:
             raise ValueError("epsilon_decisions and warmup_decisions must not be negative.")
 
