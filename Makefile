@@ -27,7 +27,7 @@ train: $(STAMP)  ## Train MLR on a real task, or continue: make train RECIPE=dmc
 test: $(STAMP)  ## Run the whole test suite, the learning gate included.
 	$(BIN)/python -m pytest --numprocesses 2
 
-test-learning: $(STAMP)  ## Only the learning gate: SAC with and without MLR solves the toy.
+test-learning: $(STAMP)  ## Only the learning gate: SAC and Rainbow, with and without MLR, solve the toys.
 	$(BIN)/python -m pytest --numprocesses 2 -m learning
 
 check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests.
