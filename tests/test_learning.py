@@ -1,5 +1,6 @@
 """The learning gate: what is unit-tested must also learn. Minutes, not seconds; `make test-learning`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,15 @@ pytestmark = pytest.mark.learning
 
 # Half way from blind luck (9.2) to perfect play (38.5). Every seed tried while the gate was set passed it by the end.
 SOLVED = (ToyControl.random_return + ToyControl.optimal_return) / 2
-# Half way from blind luck (-3.75) to perfect play (5).
+# Half way from blind luck (-3.75) to perfect play (5). Seeds 1 to 3 of both methods passed it after 3500 or 4000 frames.
 CAUGHT = (ToyArcade.random_return + ToyArcade.optimal_return) / 2
 
 
-def outcome(path: Path, method: recipes.Method, name: str = "toy/reach") -> tuple[float, float | None]:
+def outcome(
+    path: Path, method: recipes.Method, name: str = "toy/reach", overrides: Sequence[str] = ()
+) -> tuple[float, float | None]:
     """The best of the last two evaluations, and how well the objective predicted its targets at the end."""
-    recipe = recipes.resolve(name, method=method)
+    recipe = recipes.resolve(name, overrides, method=method)
     run = Run.create(path, recipe)
     train(recipe, run, Silent())
     scores = [event["score"] for event in run.events("evaluation")]
@@ -69,5 +72,7 @@ def test_a_rainbow_that_is_told_the_opposite_of_its_rewards_does_not_pass(
         return straight(self, -rewards, discounts, next_outputs)
 
     monkeypatch.setattr(Categorical, "target", flipped)
-    score, _ = outcome(tmp_path, "baseline", "toy/catch")
+    score, _ = outcome(
+        tmp_path, "baseline", "toy/catch", ["budget.frames=3000"]
+    )  # when the straight one has long passed
     assert score < ToyArcade.random_return  # it learns, to miss
