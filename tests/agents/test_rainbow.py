@@ -543,7 +543,7 @@ def test_every_update_has_noise_of_its_own():
 def test_the_objective_trains_the_encoder_and_the_means_of_the_heads_first_layers_alone():
     agent, replay = tiny_rainbow(tiny_mlr()), lived_through()
     clip = replay.clips(replay.draw(6, span=STEPS), length=STEPS)
-    agent.add_objective_gradient(agent.objective, clip, torch.ones(6))
+    agent.objective.add_gradient(agent.objective.views(clip), weights=torch.ones(6))
     moved = {name for name, p in trained(agent).items() if p.grad is not None and p.grad.any()}
     assert {name for name in moved if name.startswith("head")} == {
         f"head.first.{stream}.{part}" for stream in (0, 1) for part in ("weight", "bias")
@@ -559,7 +559,7 @@ def test_the_objectives_weights_are_one_for_each_clip():
     per_clip = agent.objective(clip).per_clip
     expected = torch.autograd.grad(2.0 * 0.6 * per_clip[1] / 3, agent.encoder.convolutions[0].weight)[0]
     torch.manual_seed(5)
-    agent.add_objective_gradient(agent.objective, clip, torch.tensor([0.0, 0.6, 0.0]))
+    agent.objective.add_gradient(agent.objective.views(clip), micro_batch=2, weights=torch.tensor([0.0, 0.6, 0.0]))
     torch.testing.assert_close(agent.encoder.convolutions[0].weight.grad, expected)
     assert expected.any()
 

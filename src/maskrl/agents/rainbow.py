@@ -26,7 +26,6 @@ from maskrl.agents.base import Metrics, Spaces, Stopwatch, require_finite
 from maskrl.agents.replay import Draw, Replay
 from maskrl.config import Config
 from maskrl.nn.augment import Augment, AugmentConfig, CenterCrop
-from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder, NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
@@ -237,7 +236,10 @@ class Rainbow:
                 starts = draw.first(config.clips or len(draw))
                 clip = replay.clips(starts, length=objective.clip_length).to(self.device)
             with self.watch("objective"):
-                metrics |= self.add_objective_gradient(objective, clip, starts.weights.to(self.device))
+                weights = starts.weights.to(self.device)
+                metrics |= objective.add_gradient(
+                    objective.views(clip), micro_batch=config.micro_batch, weights=weights
+                )
         with self.watch("optimizer"):
             metrics |= self.step(objective)
         if self.updates % config.target_every == 0:
@@ -268,17 +270,6 @@ class Rainbow:
         if replay.is_prioritised:
             replay.reprioritise(draw, self.returns.surprise(taken.detach(), target).cpu())
         return {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
-
-    def add_objective_gradient(self, objective: Objective[Any], clip: Clip, weights: Tensor) -> Metrics:
-        """λ times the objective's loss, each clip by its importance weight, in pieces that fit the cache."""
-        views, metrics, start = objective.views(clip), Metrics(), 0
-        for piece in views.split(self.config.micro_batch or len(views)):
-            per_clip, watched = objective.loss(piece)
-            weighted = weights[start : start + len(piece)] * per_clip
-            torch.autograd.backward(objective.weight * weighted.sum() / len(views))
-            share, start = len(piece) / len(views), start + len(piece)
-            metrics = {key: metrics.get(key, torch.zeros_like(value)) + share * value for key, value in watched.items()}
-        return metrics
 
     def step(self, objective: Objective[Any] | None) -> Metrics:
         """Clip each group, then Adam."""

@@ -101,6 +101,23 @@ class Objective(nn.Module, Generic[V]):
             if isinstance(module, Momentum):
                 module.update()
 
+    def add_gradient(
+        self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Add the gradient of λ times the mean loss, each clip by its weight (B,) if there are some, in pieces of so many clips.
+
+        Returns the metrics: means over pieces, by their clips.
+        """
+        total, start = dict[str, Tensor](), 0
+        for piece in views.split(micro_batch or len(views)):
+            per_clip, metrics = self.loss(piece)
+            if weights is not None:
+                per_clip = weights[start : start + len(piece)] * per_clip
+            torch.autograd.backward(self.weight * per_clip.sum() / len(views))
+            share, start = len(piece) / len(views), start + len(piece)
+            total = {key: total.get(key, torch.zeros_like(value)) + share * value for key, value in metrics.items()}
+        return total
+
     def check(self, clip: Clip) -> None:
         """Refuse a clip that does not fit this objective or its host."""
         if clip.length != self.clip_length:
@@ -192,7 +209,7 @@ class AuxiliaryStep:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * self.schedule(self.updates, self.warmup_updates)
         self.optimizer.zero_grad()
-        metrics = self._accumulate(views)
+        metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         if not norm.isfinite():
             raise FloatingPointError(
@@ -205,16 +222,6 @@ class AuxiliaryStep:
         self.updates += 1
         name, used = self.objective.name, torch.tensor(self.optimizer.param_groups[0]["lr"])
         return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
-
-    def _accumulate(self, views: Views) -> dict[str, Tensor]:
-        """Add up the gradients of all pieces; metrics are means over pieces, weighted by their clips."""
-        total: dict[str, Tensor] = {}
-        for piece in views.split(self.micro_batch or len(views)):
-            per_clip, metrics = self.objective.loss(piece)
-            torch.autograd.backward(self.objective.weight * per_clip.sum() / len(views))
-            share = len(piece) / len(views)
-            total = {key: total.get(key, torch.zeros_like(value)) + share * value for key, value in metrics.items()}
-        return total
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the host's own weights, which are the host's to save."""
