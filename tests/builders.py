@@ -76,6 +76,7 @@ class Silent:
 
     def __init__(self, interrupt_at: int | None = None) -> None:
         self.evaluations: list[int] = []
+        self.notes: list[str] = []
         self.interrupt_at = interrupt_at
 
     def begin(self, recipe: Recipe, clock: Clock) -> None:
@@ -91,6 +92,9 @@ class Silent:
 
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         self.evaluations.append(clock.frames)
+
+    def note(self, clock: Clock, text: str) -> None:
+        self.notes.append(text)
 
 
 def require_drawing() -> None:

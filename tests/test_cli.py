@@ -422,9 +422,11 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(tmp_
     assert end.value.code == 1
     message = capsys.readouterr().err
     assert "nan at update 10" in message
-    assert "checkpoint.pt" in message
+    assert (
+        "The last good checkpoint is kept. Once the cause is removed, continue from it with:\n  maskrl train" in message
+    )
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
-    assert (tmp_path / "run" / "checkpoint.pt").exists()
+    assert list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
 
 
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -440,8 +442,9 @@ def test_a_first_checkpoint_that_was_interrupted_is_no_obstacle(tmp_path: Path, 
     next(line for line in process.stdout if line.startswith("0 frames"))
     process.kill()
     process.communicate()
-    (tmp_path / "run" / "checkpoint.pt").unlink(missing_ok=True)
-    (tmp_path / "run" / "checkpoint.pt.new").write_bytes(b"half a check")
+    unfinished = tmp_path / "run" / "checkpoints" / "unfinished"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    (unfinished / "next.safetensors").write_bytes(b"half a check")
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)
     assert end.value.code == 0

@@ -1,6 +1,7 @@
 """The command line. Torch and all that needs it is imported inside the commands, so that `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed (a loss is not finite), 2 something its user can put right, 130 Ctrl-C, 143 SIGTERM.
+Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something its user can put right,
+130 Ctrl-C, 143 SIGTERM.
 """
 
 import errno
@@ -101,6 +102,7 @@ def train(
     from maskrl.experiments.run import Run, RunError
     from maskrl.experiments.train import Stopped
     from maskrl.experiments.train import train as run_to_the_end
+    from maskrl.experiments.world import EnvironmentFailedError
 
     chosen = resolve(recipe, overrides, profile, method)
     path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
@@ -136,20 +138,19 @@ def train(
     except Stopped as stopped:
         print(f"\nStopped and saved at {watcher.progress.clock.frames:,} frames. Continue with:\n  {command}")
         raise typer.Exit(128 + stopped.signal_number) from None
-    except KeyboardInterrupt:  # before the loop took over, so there is nothing new to save
-        print(f"\nStopped before the first decision. Continue with:\n  {command}")
+    except KeyboardInterrupt:  # before the loop took over, or the second in a row
+        print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")
         raise typer.Exit(130) from None
-    except FloatingPointError as error:
-        kept = f"The last good checkpoint is kept: {path / 'checkpoint.pt'}"
-        print(
-            f"maskrl: {error}\n{kept if (path / 'checkpoint.pt').exists() else 'No checkpoint yet.'}", file=sys.stderr
-        )
+    except (FloatingPointError, EnvironmentFailedError) as error:
+        kept = "The last good checkpoint is kept. Once the cause is removed, continue from it with:"
+        again = f"{kept}\n  {command}" if any(run.checkpoints.glob("*.safetensors")) else "No checkpoint yet."
+        print(f"maskrl: {error}\n{again}", file=sys.stderr)
         raise typer.Exit(1) from None
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise Refusal(
-            f"The disk of {path} is full; the last checkpoint is kept. Make room and continue with:\n  {command}"
+            f"{error.filename or path}: {error.strerror}. The last checkpoint is kept. Make room and continue with:\n  {command}"
         ) from error
     print()
     summary(run, longer_command)
@@ -168,7 +169,7 @@ class Forecast:
     """What a run will take, in bytes. An amount that is free is None where the system does not tell."""
 
     replay: int
-    disk: int  # beyond what the run directory already has
+    disk: int  # beyond what the run directory already has, checkpoints included
     disk_free: int
     memory: int
     memory_free: int | None
@@ -180,6 +181,7 @@ def forecast(recipe: "Recipe", path: Path) -> Forecast:
 
     from maskrl.agents.base import Spaces
     from maskrl.agents.replay import Replay
+    from maskrl.experiments import checkpoint
     from maskrl.experiments.train import build_agent, replay_size
 
     if recipe.device == "cuda" and not torch.cuda.is_available():
@@ -188,19 +190,18 @@ def forecast(recipe: "Recipe", path: Path) -> Forecast:
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
         env = recipe.env.make(seed=recipe.seed, training=True)
         spaces = Spaces.of(env)
-        build_agent(recipe, env)
+        # With two moments of every weight; and while one is written, those that are kept are there, too.
+        saved = 3 * checkpoint.nbytes(build_agent(recipe, env).state_dict()) * (checkpoint.KEPT + 1)
         env.close()
 
     replay = Replay.forecast(**replay_size(recipe, spaces))
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
     if recipe.replay.storage == "disk":
-        # The files are sparse: they are filled as the run goes.
-        had = sum(file.stat().st_blocks * 512 for file in (path / "replay").glob("*"))
-        needs = Forecast(replay, max(0, replay - had), disk_free, 0, memory_free)
-    else:
-        # A checkpoint holds a copy of the frames, and the old one stays on the disk until the new one is there.
-        needs = Forecast(replay, 2 * replay, disk_free, 2 * replay, memory_free)
+        had = sum(file.stat().st_size for file in (path / "replay").glob("*"))
+        needs = Forecast(replay, max(0, replay - had) + saved, disk_free, 0, memory_free)
+    else:  # a checkpoint holds a copy of the frames
+        needs = Forecast(replay, (checkpoint.KEPT + 1) * replay + saved, disk_free, 2 * replay, memory_free)
     advice = "Set replay.capacity lower (the paper keeps 100,000 decisions), or the budget."
     if needs.memory_free is not None and needs.memory > needs.memory_free:
         raise Refusal(
@@ -209,23 +210,18 @@ def forecast(recipe: "Recipe", path: Path) -> Forecast:
         )
     if needs.disk > needs.disk_free:
         raise Refusal(
-            f"The replay will take {size(needs.disk)} on the disk of {there}, which has {size(needs.disk_free)} free. "
+            f"The replay and the checkpoints will take {size(needs.disk)} on the disk of {there}, which has "
+            f"{size(needs.disk_free)} free. "
             f"{advice} Or choose a --run-dir on a larger disk."
         )
     return needs
 
 
 def free_memory() -> int | None:
-    """Bytes that can be taken without swapping."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass  # not Linux
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None
+    """Bytes that can be taken, by the machine, the container and the shell alike."""
+    from maskrl.experiments.doctor import memory_limits
+
+    return min(memory_limits().values(), default=None)
 
 
 def size(count: int) -> str:
@@ -269,7 +265,7 @@ def banner(run: "Run", needs: Forecast, profile: Profile) -> None:
         "budget": f"{recipe.frames:,} frames = {recipe.frames // repeat:,} decisions × {repeat}, "
         f"evaluated every {recipe.evaluation.every:,} frames over {_count(recipe.evaluation.episodes, 'episode')}",
         "device": f"{device}{where}",
-        **({"renderer": renderer} if (renderer := run.versions()["renderer"]) else {}),
+        **({"renderer": renderer} if (renderer := run.versions().get("renderer")) else {}),
         "replay": f"up to {capacity:,} decisions: {replay}",
         "directory": str(run.path),
     }
@@ -310,7 +306,7 @@ def summary(run: "Run", longer_command: str) -> None:
         rows["curve"] = str(learning_curve(run, published_for(recipe, recipe.frames)))
     except ModuleNotFoundError as missing:
         rows["curve"] = f"not drawn: {missing}"
-    rows["checkpoint"] = str(run.path / "checkpoint.pt")
+    rows["checkpoint"] = str(next(iter(sorted(run.checkpoints.glob("*.safetensors"), reverse=True)), "gone"))
     rows["evaluate"] = f"maskrl evaluate {shlex.quote(str(run.path))} --episodes 20 --video agent.mp4"
     rows["go longer"] = f"{longer_command}  # a run of its own: the budget is part of a recipe"
     print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
@@ -386,6 +382,27 @@ def evaluate(
         moved = "" if recorder.path == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
         rows["video"] = f"{recorder.path}{moved}"
     _print_rows(rows)
+
+
+# ── doctor ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.command()
+def doctor(
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are to live.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for a bug report.")] = False,
+) -> None:
+    """Check this machine: versions, OpenGL, games, torch, memory, disk. Exit code 2 if `train` would not work."""
+    from rich.console import Console
+
+    from maskrl.experiments import doctor as examination
+
+    checks = examination.examine(run_dir)
+    done = list(checks) if as_json else examination.show(checks, Console())
+    if as_json:
+        print(json.dumps(examination.as_dict(done), indent=2))
+    if not examination.verdict(done).works:
+        raise typer.Exit(2)
 
 
 # ── recipes ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,8 +1,8 @@
 """Frames count the steps within their episode and carry its number, so a crossed boundary shows in the pixels."""
 
 import json
+import resource
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -557,9 +557,9 @@ def test_the_forecast_is_what_is_allocated(tmp_path, reserve, exponent):
         assert empty_replay(**options, directory=directory).nbytes == forecast
     sums = 2 * 8 * (512 if reserve == 0 else 1024)  # 509 or 516 slots, rounded up to a power of two
     assert forecast == Replay.forecast(FRAME, 2, 3, 500, reserve) + (sums if exponent else 0)
-    frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.i64"))
+    frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.bin"))
     assert frames.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
-    assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 8
+    assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
 
 
 def test_the_papers_replay_takes_three_gigabytes():
@@ -648,14 +648,13 @@ def test_frames_written_after_a_checkpoint_and_within_the_reserve_leave_the_resu
 
 
 @exponents
-def test_frames_lost_beyond_the_reserve_are_left_out_with_a_warning_and_never_shown(tmp_path, exponent):
+def test_frames_lost_beyond_the_reserve_are_left_out_counted_and_never_shown(tmp_path, exponent):
     options = {"capacity": 20, "directory": tmp_path, "priority_exponent": exponent}
     replay = counting_replay([9, 4, 12, 7], **options)  # 24 slots: frames 12 to 35 of 36
     state, length = replay.state_dict(), len(replay)
     live(replay, [5], first_episode=4)  # frames 36 to 41 replace 12 to 17
     resumed = empty_replay(**options)
-    with pytest.warns(UserWarning, match=r"6 of 24 frames were written over.*reserve"):
-        resumed.load_state_dict(state)
+    assert resumed.load_state_dict(state) == 6
     assert len(resumed) < length
     assert drawn_starts(resumed) == {*range(20, 27), *range(28, 35)}  # 18 and 19 miss a frame of their stack
     batch = resumed.transitions(at(*range(20, 27)))
@@ -709,11 +708,50 @@ def test_a_file_of_another_size_is_refused(tmp_path):
         empty_replay(capacity=11, directory=tmp_path)
 
 
-def test_a_disk_that_is_too_small_is_refused_before_it_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
-    with pytest.raises(OSError, match=r"grow to 168 bytes, 100 are free.*replay\.capacity"):
-        empty_replay(capacity=10, directory=tmp_path)
+def test_a_disk_that_is_too_small_is_refused_before_it_is_full(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match=r"the replay needs 168 bytes there. Lower replay\.capacity.*frames\.u8"):
+            empty_replay(capacity=10, directory=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_whole_file_is_taken_from_the_disk_at_once(tmp_path):
+    """A sparse one would be filled by assignments to memory, and a full disk then ends the process without a word."""
+    empty_replay(capacity=10_000, directory=tmp_path)
+    assert (tmp_path / "frames.u8").stat().st_blocks * 512 >= 10_000 * 12
+
+
+def test_a_flipped_bit_in_a_frame_is_found(tmp_path):
+    state = counting_replay([9, 4], directory=tmp_path).state_dict()
+    with (tmp_path / "frames.u8").open("rb+") as file:
+        file.seek(3 * 12 + 5)  # frame 3
+        value = file.read(1)[0]
+        file.seek(3 * 12 + 5)
+        file.write(bytes([value ^ 16]))
+    resumed = empty_replay(directory=tmp_path)
+    assert resumed.load_state_dict(state) == 4  # it and those before it
+    assert min(drawn_starts(resumed)) == 6  # frames 4 and 5 miss one of their stack
+
+
+def test_two_states_back_are_safe_until_the_replay_asks_to_be_saved(tmp_path):
+    """Episodes of one decision take two frames each: more than anybody would reserve for."""
+    options = {"capacity": 20, "reserve": 12}  # 36 slots, frames of the newest 24 can be drawn
+    replay = counting_replay([1] * 17, **options, directory=tmp_path / "a")  # 34 frames
+    states, asked = [], []
+    for episode in range(17, 40):
+        if replay.must_be_saved:
+            asked.append(episode)
+            states = [*states[-1:], replay.state_dict()]
+        live(replay, [1], first_episode=episode)
+        for state in states:
+            copy = shutil.copytree(tmp_path / "a", tmp_path / "b", dirs_exist_ok=True)
+            assert empty_replay(**options, directory=copy).load_state_dict(state) == 0
+    assert asked == [18, 19, 24, 25, 30, 31, 36, 37]
+    assert not counting_replay([1] * 50, **options).must_be_saved  # in memory, a state has its own frames
 
 
 # ── mistakes ──────────────────────────────────────────────────────────────────────────────────────────────────────────

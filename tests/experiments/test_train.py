@@ -7,125 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from builders import Silent, tiny_mask, tiny_mlr
-from maskrl import AugmentConfig
-from maskrl.agents.base import Agent, Metrics
-from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
-from maskrl.agents.sac import ControlEncoderConfig, SACConfig
-from maskrl.envs import Atari, ToyArcade, ToyControl
-from maskrl.experiments.recipe import Budget, Evaluation, Recipe, ReplayConfig
+from builders import Silent
+from maskrl.agents.base import Metrics
+from maskrl.experiments.recipe import Budget, Evaluation
 from maskrl.experiments.run import Clock, Run, RunError
-from maskrl.experiments.train import Stopped, train
-from maskrl.objectives.base import AuxiliaryConfig
-
-
-def tiny_recipe(*, mlr: bool = True, **changes: object) -> Recipe:
-    """150 decisions on the toy, the first 60 of them random; 3 full episodes and most of a fourth."""
-    settings: dict[str, object] = {
-        "name": "toy/reach",
-        "profile": "lite",
-        "env": ToyControl(size=28),
-        "agent": SACConfig(
-            encoder=ControlEncoderConfig(filters=4, latent_dim=10),
-            hidden=16,
-            augment=AugmentConfig(crop=24, intensity=0.0),
-            batch_size=8,
-            warmup_decisions=60,
-            auxiliary=AuxiliaryConfig(clips=2, warmup_updates=10),
-        ),
-        "objective": tiny_mlr(mask=tiny_mask()) if mlr else None,
-        "budget": Budget(frames=150),
-        "evaluation": Evaluation(every=50, episodes=2),
-        "checkpoint_every": 50,
-    }
-    return Recipe(**(settings | changes))  # type: ignore[arg-type]
-
-
-def tiny_rainbow(*, mlr: bool = True, **changes: object) -> Recipe:
-    """150 decisions of Catch, the first 60 random; 3 games of 39 and most of a fourth, of which the replay keeps 80."""
-    settings: dict[str, object] = {
-        "name": "toy/catch",
-        "profile": "lite",
-        "env": ToyArcade(size=28),
-        "agent": RainbowConfig(
-            encoder=NatureEncoderConfig(filters=(4, 4), kernels=(4, 3), strides=(4, 2)),
-            hidden=8,
-            augment=AugmentConfig(crop=None, shift=1),
-            batch_size=8,
-            n_step=3,
-            warmup_decisions=60,
-            updates_per_decision=2,
-            correction_updates=100,
-            target_every=7,
-            clips=2,
-        ),
-        "objective": tiny_mlr(augment=AugmentConfig(crop=None, shift=1), projection="q", prediction="linear")
-        if mlr
-        else None,
-        "budget": Budget(decisions=150),
-        "evaluation": Evaluation(every=50, episodes=2, epsilon=0.1, side_by_side=2),
-        "replay": ReplayConfig(capacity=80),
-        "checkpoint_every": 50,
-    }
-    return Recipe(**(settings | changes))  # type: ignore[arg-type]
-
-
-def tiny_breakout() -> Recipe:
-    """250 decisions of Breakout, the first 200 random: enough to lose lives, with and without an agent that learns."""
-    agent = replace(
-        tiny_rainbow().agent,
-        encoder=NatureEncoderConfig(filters=(4, 4), kernels=(8, 4), strides=(8, 4)),
-        warmup_decisions=200,
-    )
-    return tiny_rainbow(
-        name="atari/breakout",
-        env=Atari(task="breakout", size=42, max_frames=400),
-        agent=agent,
-        budget=Budget(decisions=250),
-        evaluation=Evaluation(every=1000, episodes=1),
-        replay=ReplayConfig(capacity=1000),
-        checkpoint_every=400,
-    )
-
+from maskrl.experiments.train import Stopped
+from runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
 RECIPES = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}
 each_agent = pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES.keys())
-
-
-def trained(path: Path, recipe: Recipe, watcher: Silent | None = None) -> tuple[Run, Agent]:
-    run = Run.create(path, recipe)
-    return run, train(recipe, run, watcher or Silent())
-
-
-def events(run: Run) -> list[dict[str, object]]:
-    """Without the seconds, which no seed decides."""
-    return [{key: value for key, value in event.items() if key != "seconds"} for event in run.events()]
-
-
-def same_weights(one: Agent, other: Agent) -> bool:
-    pairs = zip(one.encoder.parameters(), other.encoder.parameters(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
-
-
-def same_end(one: Run, other: Run) -> bool:
-    """Bit for bit, what two runs have learned, drawn and lived through; not how long it took, nor what no draw can reach."""
-    (a, b), frames = (run.restore() for run in (one, other)), "frames"
-    assert a is not None
-    assert b is not None
-    for state in (a, b):
-        del state["position"]["seconds"]
-    assert frames not in a["replay"]  # they are in files
-    return same(a, b)
-
-
-def same(a: object, b: object) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)  # type: ignore[arg-type]
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)  # type: ignore[attr-defined, index]
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type, call-overload]
-    return bool(a == b)
 
 
 @each_agent
@@ -223,9 +113,9 @@ def test_a_game_is_continued_in_the_middle_of_a_later_life(tmp_path: Path):
     ):
         with pytest.raises(Stopped):
             trained(tmp_path / "parts", recipe, Silent(interrupt_at=stop))
-        position = Run.open(tmp_path / "parts").restore()["position"]
-        assert [position["decisions"], len(position["actions"])] == [stop, lives]
-        assert position["running"] == (stop != first_end)
+        state = Run.open(tmp_path / "parts").restore()
+        assert [state["position"]["decisions"], len(state["world"]["actions"])] == [stop, lives]
+        assert state["world"]["running"] == (stop != first_end)
     parts, _ = trained(tmp_path / "parts", recipe)
     assert events(parts) == events(whole)
     assert same_end(parts, whole)
@@ -239,9 +129,9 @@ def test_a_game_is_continued_after_a_crash_while_it_is_learnt(tmp_path: Path):
     for at in (150, 230):  # from the checkpoints of decision 100 and 200
         with pytest.raises(RuntimeError, match="a crash"):
             trained(tmp_path / "crashed", recipe, Crashing(at=at))
-        position = Run.open(tmp_path / "crashed").restore()["position"]
-        assert position["decisions"] == at // 100 * 100
-        assert len(position["actions"]) > 1  # in the middle of a game
+        state = Run.open(tmp_path / "crashed").restore()
+        assert state["position"]["decisions"] == at // 100 * 100
+        assert len(state["world"]["actions"]) > 1  # in the middle of a game
     crashed, _ = trained(tmp_path / "crashed", recipe)
     assert events(crashed) == events(whole)
     assert same_end(crashed, whole)
@@ -299,15 +189,14 @@ def test_a_run_of_another_recipe_is_refused_with_the_difference(tmp_path: Path):
 
 
 def test_a_run_says_with_what_it_was_made(tmp_path: Path):
-    run, _ = trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
+    trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
     written = json.loads((tmp_path / "versions.json").read_text())
     assert written["torch"] == torch.__version__
     assert {"python", "mujoco", "dm_control", "renderer", "platform"} <= written.keys()
     assert json.loads((tmp_path / "recipe.json").read_text())["env"]["kind"] == "toy_control"
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        *("checkpoint.pt", "metrics.jsonl", "recipe.json", "replay", "status.json", "versions.json")
+        *("checkpoints", "lock", "metrics.jsonl", "recipe.json", "replay", "status.json", "versions.json")
     ]
-    assert run.restore()["format"] == 1
 
 
 def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path):
@@ -315,14 +204,6 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path):
     with pytest.raises(RunError, match="is not empty and holds no run"):
         Run.create(tmp_path, tiny_recipe())
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_a_damaged_checkpoint_is_reported_and_not_overwritten(tmp_path: Path):
-    run, _ = trained(tmp_path, tiny_recipe(budget=Budget(frames=50)))
-    (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(RunError, match=r"checkpoint.pt is damaged"):
-        train(run.recipe, run, Silent())
-    assert (tmp_path / "checkpoint.pt").read_bytes() == b"not a checkpoint"
 
 
 def test_a_torn_line_of_the_log_is_passed_over(tmp_path: Path):

@@ -5,12 +5,12 @@ added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's se
 `draw` says *where* to read, uniformly or by priority; `transitions` and `clips` say *what*.
 """
 
-import shutil
-import warnings
+import os
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -102,12 +102,13 @@ class Replay:
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim))
         self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory)
-        # The number, plus one, of the frame in each slot; 0 for none. It says after a crash which frames survived.
-        self._stamps = _allocate("stamps.i64", np.int64, (self._slots,), directory)
+        # What lies in each slot. It says after a crash, or years later, which frames are still what was written.
+        self._stamps = _allocate("stamps.bin", _STAMP, (self._slots,), directory)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
         self._next = 0  # the number of the next frame
-        self._floor = 0  # frames below it were lost in a crash
+        self._floor = 0  # frames below it were lost
+        self._saved = (0, 0)  # the next frame at the newest state taken, and at the one before
         self._running = False  # whether an episode is open
         self._generator = np.random.default_rng(seed)
 
@@ -121,7 +122,7 @@ class Replay:
         priority_exponent: float | None = None,
     ) -> int:
         """The bytes that such a replay takes, in memory or on disk, once it is full."""
-        per_slot = prod(frame_shape) + _step(action_dim).itemsize + np.dtype(np.int64).itemsize
+        per_slot = prod(frame_shape) + _step(action_dim).itemsize + _STAMP.itemsize
         slots = _slots(frame_stack, capacity, reserve)
         return slots * per_slot + (0 if priority_exponent is None else SumTree.forecast(slots))
 
@@ -194,7 +195,8 @@ class Replay:
 
     def _append(self, frame: NDArray[np.uint8], *, episode: int, first: int) -> None:
         slot = self._next % self._slots
-        self._stamps[slot] = self._next + 1  # before the frame: a crash in between must not pass for the old frame
+        # Before the frame: a crash in between must not pass for the old frame.
+        self._stamps[slot] = (self._next + 1, crc32(np.ascontiguousarray(frame).data))
         self._frames[slot] = frame
         self._steps[slot] = 0
         self._steps["episode"][slot], self._steps["first"][slot] = episode, first
@@ -374,8 +376,19 @@ class Replay:
 
     # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def must_be_saved(self) -> bool:
+        """Whether the next episode's first frame and its second may replace one that the last state but one needs.
+
+        It is the older of two states that is protected, for whoever has lost the newer one.
+        """
+        ahead = self._next + 2
+        wraps = isinstance(self._frames, np.memmap) and ahead > self._slots
+        return wraps and ahead - self._saved[1] > self._slots - self._window
+
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and numpy arrays that share no memory with the replay. Frames in files stay there, written out."""
+        self._saved = (self._next, self._saved[0])
         used = min(self._next, self._slots)
         state: dict[str, Any] = {"layout": self._layout(), "next": self._next, "floor": self._floor}
         state |= {"running": self._running, "generator": self._generator.bit_generator.state}
@@ -389,19 +402,26 @@ class Replay:
             state["frames"] = self._frames[:used].copy()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state: same draws, same batches. Frames that a crashed process wrote over are left out."""
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Continue from a state: same draws, same batches. Returns how many frames are lost.
+
+        Those are the frames in files that are damaged or were written over since, and all before them: none, unless
+        somebody or something else had its hands on the files.
+        """
         if state["layout"] != self._layout():
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
         if "frames" not in state and not isinstance(self._frames, np.memmap):
             raise ValueError("The state has no frames, they are in files: build the replay with its directory.")
         end, floor, used = state["next"], state["floor"], min(state["next"], self._slots)
-        numbers = np.arange(end - used, end)
+        numbers, lost = np.arange(end - used, end), 0
         if "frames" in state:
             self._frames[:used] = state["frames"]
-            self._stamps[numbers % self._slots] = numbers + 1
+            self._stamps["number"][numbers % self._slots] = numbers + 1
+            self._stamps["sum"][:used] = self._sums(np.arange(used))
         else:
-            floor = max(floor, self._first_survivor(numbers[-self._window :]))
+            needed = np.arange(max(floor, end - self._window, 0), end)
+            lost = self._lost(needed)
+            floor = max(floor, int(needed[0]) + lost) if lost else floor
         for name in self._steps.dtype.names or ():
             self._steps[name][:used] = state[name]
         if self._tree is not None:
@@ -410,23 +430,23 @@ class Replay:
             self._tree.load(leaves)
         self._next, self._floor, self._running = end, floor, state["running"]
         self._generator.bit_generator.state = state["generator"]
+        self._saved = (end, end)
+        return lost
 
-    def _first_survivor(self, numbers: Index) -> int:
-        """The frame from which on all of these frames are in the files."""
-        lost = np.flatnonzero(self._stamps[numbers % self._slots] != numbers + 1)
-        if len(lost) == 0:
-            return 0
-        if lost[-1] == len(numbers) - 1:
+    def _lost(self, numbers: Index) -> int:
+        """How many of these frames to give up, the oldest first, so that all that remain are in the files."""
+        slots = numbers % self._slots
+        stamps = self._stamps[slots]
+        lost = np.flatnonzero((stamps["number"] != numbers + 1) | (stamps["sum"] != self._sums(slots)))
+        if len(lost) and lost[-1] == len(numbers) - 1:
             raise ValueError(
                 f"The files do not hold the {len(numbers)} frames of the state, not even the newest. "
                 "Build the replay with the directory that was in use when the state was saved."
             )
-        warnings.warn(
-            f"{lost[-1] + 1} of {len(numbers)} frames were written over after the checkpoint and are left out, so the run "
-            "continues but not exactly. Save more often, or give the replay a larger reserve or capacity.",
-            stacklevel=3,
-        )
-        return int(numbers[lost[-1]] + 1)
+        return int(lost[-1]) + 1 if len(lost) else 0
+
+    def _sums(self, slots: Index) -> NDArray[np.uint32]:
+        return np.fromiter((crc32(self._frames[slot]) for slot in slots), np.uint32, len(slots))
 
     def _layout(self) -> dict[str, Any]:
         """What two replays must share to exchange states; JSON gives the same back."""
@@ -439,6 +459,10 @@ class Replay:
             "pad": self.pad,
             **({} if self.priority_exponent is None else {"priority_exponent": self.priority_exponent}),
         }
+
+
+# Of the frame in a slot: its number plus one, 0 for none, and its check sum.
+_STAMP = np.dtype([("number", np.int64), ("sum", np.uint32)])
 
 
 def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
@@ -460,19 +484,32 @@ def _step(action_dim: int) -> np.dtype[np.void]:
     )
 
 
-def _allocate(name: str, dtype: type, shape: tuple[int, ...], directory: Path | None) -> NDArray[Any]:
-    """Zeros that take memory or disk only as they are written; a file that is there already is opened as it is."""
+def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None) -> NDArray[Any]:
+    """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
     if directory is None:
         return np.zeros(shape, dtype)
     directory.mkdir(parents=True, exist_ok=True)
     path, size = directory / name, prod(shape) * np.dtype(dtype).itemsize
-    if path.exists():
-        if path.stat().st_size != size:
-            raise ValueError(
-                f"{path} has {path.stat().st_size} bytes, this replay needs {size}: it is of another replay. "
-                "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
-            )
-    elif (free := shutil.disk_usage(directory).free) < size:
-        # A full disk would kill the process without a word: the file is written by assigning to memory.
-        raise OSError(f"{path} will grow to {size} bytes, {free} are free. Lower replay.capacity or use another disk.")
-    return np.memmap(path, dtype, "r+" if path.exists() else "w+", shape=shape)
+    if not path.exists():
+        # All of it is taken from the disk now: if it were full later, an assignment to the memory-mapped file would
+        # kill the process without a word.
+        aside = path.with_name(f"{name}.new")
+        try:
+            with aside.open("wb") as file:
+                file.truncate(size)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: the replay needs {size:,} bytes there. Lower replay.capacity or use another disk",
+                str(path),
+            ) from error
+        aside.rename(path)
+    if path.stat().st_size != size:
+        raise ValueError(
+            f"{path} has {path.stat().st_size} bytes, this replay needs {size}: it is damaged, or of another replay. "
+            "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
+        )
+    return np.memmap(path, dtype, "r+", shape=shape)

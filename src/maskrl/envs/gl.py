@@ -9,7 +9,7 @@ from typing import NamedTuple
 from maskrl.envs.base import require_extra
 
 # In the order of preference: a headless GPU (or Mesa's software), software alone, a window system.
-PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3 and xvfb (then run under xvfb-run)"}  # Debian's
+PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3 xvfb"}  # Debian's, as apt takes them
 
 # Many a backend imports and even makes a context where it cannot draw, and some crash: so it is asked, from outside, for
 # a picture of a white ball.
@@ -35,6 +35,14 @@ class GL(NamedTuple):
     renderer: str  # vendor and device, such as "Mesa/X.org llvmpipe (LLVM 15.0.6, 256 bits)"
 
 
+class NoBackendError(RuntimeError):
+    """Nothing draws. The message is for the user; `failures` has the complaint of each backend that was tried."""
+
+    def __init__(self, words: str, failures: dict[str, str]) -> None:
+        super().__init__(words)
+        self.failures = failures
+
+
 @cache
 def choose_gl() -> GL:
     """The backend of this process, after a trial: MUJOCO_GL if it is set, else the first of egl, osmesa, glfw that draws.
@@ -57,7 +65,7 @@ def choose_gl() -> GL:
             os.environ["MUJOCO_GL"] = backend
             return GL(backend, words)
         failures[backend] = words
-    raise RuntimeError(_nothing_draws(failures, asked, imported))
+    raise NoBackendError(_nothing_draws(failures, asked, imported), failures)
 
 
 def _backend_of_dm_control() -> str:
@@ -88,5 +96,8 @@ def _nothing_draws(failures: dict[str, str], asked: str, imported: str) -> str:
         advice = "Call choose_gl() before importing dm_control, or"
     else:
         head, advice = "No OpenGL backend draws here", "On Debian or Ubuntu,"
-    packages = ", ".join(f"{package} for {backend}" for backend, package in PACKAGES.items())
+    packages = ", ".join(
+        f"{package.replace(' ', ' and ')} for {backend}{' (then run under xvfb-run)' if 'xvfb' in package else ''}"
+        for backend, package in PACKAGES.items()
+    )
     return "\n".join([f"{head}:", *lines, f"{advice} install one of: {packages}."])

@@ -41,7 +41,7 @@ class Published(NamedTuple):
 Env = gym.Env[Any, Any]
 Policy = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
 Watcher = Callable[[NDArray[np.uint8]], None]
-Counter = Callable[[int], None]  # is told how many episodes have ended
+Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
 
 
 def evaluate(
@@ -62,9 +62,9 @@ def evaluate(
     return _play(lambda obs: agent.act(obs, explore=False), envs, episodes, seed, epsilon, watcher, counter)
 
 
-def random_returns(envs: Sequence[Env], *, episodes: int, seed: int) -> EpisodeReturns:
+def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Counter | None = None) -> EpisodeReturns:
     """What uniformly random actions earn: the floor that a score should be seen above."""
-    return _play(lambda obs: [None] * len(obs), envs, episodes, seed, epsilon=1.0)
+    return _play(lambda obs: [None] * len(obs), envs, episodes, seed, epsilon=1.0, counter=counter)
 
 
 class _Episode:
@@ -105,6 +105,6 @@ def _play(
             returns |= {episode.number: episode.total for episode in ended}
             playing = [episode for episode in playing if not episode.ended]
             playing += [_Episode(episode.env, waiting.popleft(), seed) for episode in ended[: len(waiting)]]
-            if counter is not None:
-                counter(len(returns))
+        if counter is not None:
+            counter(len(returns))
     return EpisodeReturns(tuple(returns[number] for number in range(episodes)))

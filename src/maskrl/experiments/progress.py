@@ -230,6 +230,9 @@ class PlainProgress:
             self._print(f"random actions: score {number(self.progress.random_score)}")
         self._print(_evaluation(self.progress))
 
+    def note(self, clock: Clock, text: str) -> None:
+        self._print(f"{clock.frames:,} frames: {text}")
+
     def line(self) -> str:
         progress, frames = self.progress, self.progress.clock.frames
         parts = [f"{frames:,} of {progress.recipe.frames:,} frames ({progress.share:.0%})", _speed(progress)]
@@ -280,13 +283,17 @@ class LiveProgress:
         self.progress.episode(clock, episode_return)
 
     def evaluating(self, clock: Clock, ended: int, episodes: int) -> None:
-        self.progress.evaluating(clock, ended, episodes)
-        self.draw()
+        if self.progress.looked != (ended, episodes):
+            self.progress.evaluating(clock, ended, episodes)
+            self.draw()
 
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         self.progress.evaluation(clock, returns)
         self._live.console.print(_evaluation(self.progress), highlight=False)
         self.draw()
+
+    def note(self, clock: Clock, text: str) -> None:
+        self._live.console.print(f"{clock.frames:,} frames: {text}", highlight=False, markup=False, style="yellow")
 
     def draw(self) -> None:
         self._drawn = self.progress.clock.seconds
@@ -362,6 +369,9 @@ class Record:
         self.progress.evaluation(clock, returns)
         shares = {f"time/{part}": share for part, share in self.progress.shares_of_time().items()}
         self._write({"evaluation/score": returns.score, "evaluation/spread": returns.spread, **shares}, clock.frames)
+
+    def note(self, clock: Clock, text: str) -> None:
+        pass
 
 
 @contextmanager
@@ -439,6 +449,10 @@ class Watchers:
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
         for watcher in self.watchers:
             watcher.evaluation(clock, returns)
+
+    def note(self, clock: Clock, text: str) -> None:
+        for watcher in self.watchers:
+            watcher.note(clock, text)
 
 
 @contextmanager

@@ -4,26 +4,38 @@ recipe.json        what was run
 versions.json      with what: Python, torch, simulator, renderer, processor
 metrics.jsonl      one line per event, each with its clock: frames, decisions, updates, seconds
 status.json        running, done or failed, and why
-checkpoint.pt      the newest state, tensors and plain values only
+checkpoints/       the newest state and the one before, tensors and plain values only
 replay/            the frames, memory-mapped
+lock               held by the process that trains the run
 """
 
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.envs.gl import choose_gl
-from maskrl.experiments.recipe import Recipe, as_json, difference, from_json
+from maskrl.experiments import checkpoint
+from maskrl.experiments.recipe import Recipe, as_json, difference, digest, from_json
 
-Kind = Literal["update", "episode", "evaluation", "random"]  # random: what uniformly random actions earn
+try:
+    import fcntl
+except ImportError:  # Windows, where a run is not locked
+    fcntl = None  # type: ignore[assignment]
+
+# random: what uniformly random actions earn. The last two are of the process and not of the run: what a checkpoint cost, and
+# what went otherwise than planned.
+Kind = Literal["update", "episode", "evaluation", "random", "checkpoint", "note"]
 Status = Literal["new", "running", "done", "failed"]
 
 
@@ -72,17 +84,46 @@ class Run:
     @classmethod
     def open(cls, path: Path) -> "Run":
         """The run that is in this directory."""
-        if not (path / "recipe.json").exists():
+        file = path / "recipe.json"
+        if not file.exists():
             raise RunError(f"{path} holds no run: there is no recipe.json in it. `maskrl train` makes one.")
         try:
-            return cls(path, from_json((path / "recipe.json").read_text()))
-        except ValueError as error:
-            raise RunError(f"{path / 'recipe.json'} cannot be read by this version of maskrl:\n{error}") from error
+            return cls(path, from_json(file.read_text()))
+        except (ValueError, OSError) as error:
+            raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
 
-    def versions(self) -> dict[str, str | None]:
-        """With what the run was begun."""
-        found: dict[str, str | None] = json.loads((self.path / "versions.json").read_text())
-        return found
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+        try:
+            file = (self.path / "lock").open("a+")
+        except OSError as error:
+            raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --run-dir.") from error
+        with file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    owner = file.read(200).strip() or "another process"
+                    raise RunError(
+                        f"{self.path} is being trained by {owner}. Wait for it, stop it (Ctrl-C there, or kill: it saves "
+                        "first), or choose another --run-dir."
+                    ) from None
+                except OSError:
+                    pass  # a file system without locks; `maskrl doctor` tells
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+            file.flush()
+            yield
+
+    def versions(self) -> dict[str, Any]:
+        """With what the run was begun; nothing if that cannot be read."""
+        try:
+            found = json.loads((self.path / "versions.json").read_text())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -92,13 +133,15 @@ class Run:
 
     def events(self, kind: Kind | None = None) -> Iterator[dict[str, Any]]:
         """The logged events in order; a line torn by a crash is passed over."""
-        file = self.path / "metrics.jsonl"
-        for line in file.read_text().splitlines() if file.exists() else ():
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if kind is None or event["kind"] == kind:
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
+        for line in lines:
+            event = _event(line)
+            if event is not None and (kind is None or event["kind"] == kind):
                 yield event
 
     def rewind(self, clock: Clock | None) -> None:
@@ -116,36 +159,99 @@ class Run:
 
     @property
     def status(self) -> Status:
-        file = self.path / "status.json"
-        status: Status = json.loads(file.read_text())["status"] if file.exists() else "new"
-        return status
+        """Where the run is in its life; a file that cannot be read says no more than that there is a run."""
+        try:
+            status = json.loads((self.path / "status.json").read_text())["status"]
+        except FileNotFoundError:
+            return "new"
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return "running"
+        known: tuple[Status, ...] = get_args(Status)
+        return next((one for one in known if one == status), "running")
 
     def set_status(self, status: Status, why: str = "") -> None:
         _write(self.path / "status.json", json.dumps({"status": status, "why": why}))
 
-    # ── checkpoint ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, state: Mapping[str, Any]) -> None:
-        """Atomic: the old checkpoint stays until the new one is on the disk."""
-        aside = self.path / "checkpoint.pt.new"
-        with aside.open("wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path / "checkpoint.pt")
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
-    def restore(self) -> dict[str, Any] | None:
-        """The newest checkpoint, or None. Loading runs no code: tensors and plain values only."""
-        file = self.path / "checkpoint.pt"
-        if not file.exists():
-            return None
-        try:
-            state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-        except Exception as error:
+    def save(self, state: Mapping[str, Any]) -> Path:
+        """Write a checkpoint. Those before it stay until it is on the disk, and so is the log up to here."""
+        log = self.path / "metrics.jsonl"
+        if log.exists():
+            with log.open("ab") as file:
+                os.fsync(file.fileno())
+        return checkpoint.write(self.checkpoints, state, recipe=digest(self.recipe))
+
+    def restore(self, tell: Callable[[str], None] | None = None) -> dict[str, Any] | None:
+        """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
+
+        With `tell` the directory is that of the process that trains: what is damaged is set aside for good.
+        """
+        damaged = []
+        for found in checkpoint.checkpoints(self.checkpoints):
+            try:
+                content = checkpoint.read(found)
+            except (checkpoint.DamagedError, OSError) as error:
+                damaged.append(f"{found.path.name} is damaged ({error})")
+                if tell is not None:
+                    found.path.rename(found.path.with_suffix(".damaged"))
+                continue
+            if content.format != checkpoint.FORMAT:
+                raise RunError(
+                    f"{found.path} has format {content.format}; this version of maskrl reads format {checkpoint.FORMAT}. "
+                    "Continue this run with the version of maskrl that wrote it (versions.json tells which began it)."
+                )
+            if content.recipe != digest(self.recipe):
+                raise RunError(
+                    f"{found.path} is of another recipe ({content.recipe}, here {digest(self.recipe)}). "
+                    "Take it out of this directory; the checkpoint before it will be used."
+                )
+            if damaged and tell is not None:
+                tell(f"{' and '.join(damaged)}; continuing from the checkpoint before, {found.path.name}.")
+            return content.state
+        if damaged:
             raise RunError(
-                f"{file} is damaged ({error}). Remove it to start this run again from the beginning."
-            ) from error
-        return state
+                f"{self.checkpoints} has no checkpoint that can be read: {', '.join(damaged)}. Put a good copy there, or "
+                "remove the run's directory and start again."
+            )
+        self._require_young()
+        return None
+
+    def _require_young(self) -> None:
+        """Refuse to begin again, and to write over, a run that must have had a checkpoint."""
+        reached = max((event["frames"] for event in self.events()), default=0)
+        if reached > self.recipe.checkpoint_every:
+            raise RunError(
+                f"{self.path} has reached {reached:,} frames, but its checkpoints are gone. Put them back into "
+                f"{self.checkpoints.name}/, or remove the run's directory to start again."
+            )
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """A line of the log, or None if it is not one that a run has written."""
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, int | float)
+
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not all(is_number(event.get(field.name)) for field in fields(Clock)):
+        return None
+    match event.get("kind"):
+        case "evaluation" | "random":
+            returns = event.get("returns")
+            listed = isinstance(returns, list) and len(returns) > 0 and all(map(is_number, returns))
+            return event if listed and is_number(event.get("score")) else None
+        case "episode":
+            return event if is_number(event.get("return")) else None
+        case kind:
+            return event if kind in get_args(Kind) else None
 
 
 def versions(recipe: Recipe) -> dict[str, str | None]:
@@ -174,7 +280,11 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
     }
 
 
-def _write(file: Path, text: str) -> None:
-    aside = file.with_name(file.name + ".new")
-    aside.write_text(text)
-    aside.replace(file)
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    aside = path.with_name(path.name + ".new")
+    with aside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

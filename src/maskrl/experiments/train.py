@@ -1,11 +1,12 @@
 """The loop: act, learn, live, and now and then look. To change it, edit it."""
 
+import random
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypedDict
 
 import gymnasium as gym
@@ -17,10 +18,10 @@ from maskrl.agents.base import Action, Agent, Metrics, Spaces
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.replay import Replay
 from maskrl.envs import Atari
-from maskrl.envs.base import episode_seed
 from maskrl.experiments.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.experiments.recipe import Recipe
-from maskrl.experiments.run import Clock, Run
+from maskrl.experiments.run import Clock, Run, RunError, versions
+from maskrl.experiments.world import EnvironmentFailedError, Tell, World
 
 EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
 UPDATES_PER_LINE = 50  # of metrics.jsonl
@@ -34,6 +35,7 @@ class Watcher(Protocol):
     def episode(self, clock: Clock, episode_return: float) -> None: ...
     def evaluating(self, clock: Clock, ended: int, episodes: int) -> None: ...
     def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None: ...
+    def note(self, clock: Clock, text: str) -> None: ...
 
 
 class Stopped(Exception):  # noqa: N818, it is not an error
@@ -46,25 +48,27 @@ class Stopped(Exception):  # noqa: N818, it is not an error
 
 @dataclass
 class Position:
-    """Where the loop is: with the agent, the replay and the random generators, all there is to continue from."""
+    """Where the loop is: with the agent, the replay, the world and the random generators, all there is to continue from."""
 
     decisions: int = 0
-    episode: int = -1  # number of the current one
     episode_return: float = 0.0
-    # The actions of this episode and of those before it in the same game, to live through them again.
-    actions: list[list[Action]] = field(default_factory=list)
     seconds: float = 0.0  # of training in earlier sittings
     evaluated: int = -1  # frames of the newest evaluation
-    running: bool = False  # whether an episode is open
 
 
 def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one."""
+    with run.locked(), failing(run):
+        return _train(recipe, run, watcher)
+
+
+def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     configure_torch(recipe)
-    env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=True)
-    spaces, evaluation_envs = Spaces.of(env), make_evaluation_envs(recipe)
-    agent = build_agent(recipe, env)
-    replay = build_replay(recipe, env, run)
+    notes: list[str] = []
+    world = World(recipe, notes.append)
+    agent, spaces = build_agent(recipe, world.env), world.spaces
+    evaluation_envs = make_evaluation_envs(recipe)
+    replay = build_replay(recipe, world.env, run)
     explorer = np.random.default_rng(recipe.seed)
     position, start = Position(), time.perf_counter()
 
@@ -74,30 +78,39 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
             position.decisions * recipe.env.action_repeat, position.decisions, agent.updates, round(seconds, 3)
         )
 
-    obs = resume(run, agent, replay, explorer, position, env)
+    def tell() -> None:
+        """Write down what went otherwise than planned."""
+        for text in notes:
+            run.log("note", clock(), {"text": text})
+            watcher.note(clock(), text)
+        notes.clear()
+
+    obs = resume(run, agent, replay, explorer, position, world, notes.append)
     run.rewind(clock() if position.evaluated >= 0 else None)
     run.set_status("running")
     watcher.begin(recipe, clock())
     metrics: Metrics = {}
 
-    with failing(run), stopping() as stop:
+    with stopping() as stop:
         while True:
+            tell()
             now = clock()
             if position.evaluated != now.frames and (
                 now.frames % recipe.evaluation.every == 0 or now.frames == recipe.frames
             ):
-                with agent.watch("evaluation"):
-                    look(recipe, run, watcher, agent, evaluation_envs, now)
-                position.evaluated = now.frames
-            done = now.frames >= recipe.frames
-            if done or stop or (now.frames % recipe.checkpoint_every == 0 and now.frames):
-                with agent.watch("checkpoint"):
-                    run.save(snapshot(agent, replay, explorer, position, clock()))
+                with suppress(Interrupted), agent.watch("evaluation"):
+                    look(recipe, run, watcher, agent, evaluation_envs, now, stop)
+                    position.evaluated = now.frames
+            done = now.frames >= recipe.frames and position.evaluated == now.frames
+            due = now.frames % recipe.checkpoint_every == 0 and now.frames
+            if done or stop or due or replay.must_be_saved:
+                save(run, agent, snapshot(agent, replay, explorer, position, world, clock()), clock())
             if done or stop:
                 break
 
             if obs is None:
-                obs = begin_episode(recipe, env, replay, position)
+                obs, position.episode_return = world.begin(), 0.0
+                replay.begin_episode(obs)
             warming_up = position.decisions < recipe.agent.warmup_decisions
             action: Action
             if warming_up:
@@ -111,19 +124,23 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                         run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
 
             with agent.watch("environment"):
-                obs, reward, terminated, truncated, _ = env.step(action)
-            replay.add(spaces.as_vector(action), float(reward), obs, terminated=terminated, truncated=truncated)
+                step = world.step(action)
+            if step is None:
+                obs = None
+                continue
+            obs = step.obs
+            replay.add(spaces.as_vector(action), step.reward, obs, terminated=step.terminated, truncated=step.truncated)
             position.decisions += 1
-            position.actions[-1].append(action)
-            position.episode_return += float(reward)
+            position.episode_return += step.reward
             watcher.decision(clock(), metrics, agent.watch.seconds)
-            if terminated or truncated:
-                run.log("episode", clock(), {"return": position.episode_return, "length": len(position.actions[-1])})
+            if not world.running:
+                run.log("episode", clock(), {"return": position.episode_return, "length": world.length})
                 watcher.episode(clock(), position.episode_return)
-                obs, position.running = None, False
+                obs = None
 
-    for used in (env, *evaluation_envs):
-        used.close()
+    world.close()
+    for env in evaluation_envs:
+        env.close()
     if not done:
         raise Stopped(stop[0])
     run.set_status("done")
@@ -135,36 +152,63 @@ def is_logged(updates: int) -> bool:
     return updates % UPDATES_PER_LINE == 1
 
 
-def look(recipe: Recipe, run: Run, watcher: Watcher, agent: Agent, envs: list[gym.Env[Any, Any]], clock: Clock) -> None:
+class Interrupted(Exception):  # noqa: N818, it is not an error
+    """An evaluation was given up, because the run is to stop. It is done again when the run continues."""
+
+
+def look(
+    recipe: Recipe,
+    run: Run,
+    watcher: Watcher,
+    agent: Agent,
+    envs: list[gym.Env[Any, Any]],
+    clock: Clock,
+    stop: list[int],
+) -> None:
     """Evaluate and write it down; at the very start, also what random actions earn."""
     seed, episodes = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes
-    if clock.frames == 0:
-        floor = random_returns(envs, episodes=episodes, seed=seed)
+
+    def count(ended: int) -> None:
+        if stop:
+            raise Interrupted
+        watcher.evaluating(clock, ended, episodes)
+
+    def play() -> tuple[EpisodeReturns | None, EpisodeReturns]:
+        floor = random_returns(envs, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
+        epsilon = recipe.evaluation.epsilon
+        return floor, evaluate(agent, envs, episodes=episodes, seed=seed, epsilon=epsilon, counter=count)
+
+    try:
+        floor, returns = play()
+    except Interrupted:
+        raise
+    except Exception as error:  # see World: an error may be a hiccup, so there is a second try in fresh environments
+        text = f"An evaluation failed ({type(error).__name__}: {error}). Trying once more in fresh environments."
+        run.log("note", clock, {"text": text})
+        watcher.note(clock, text)
+        envs[:] = make_evaluation_envs(recipe)
+        try:
+            floor, returns = play()
+        except Interrupted:
+            raise
+        except Exception as again:
+            raise EnvironmentFailedError(
+                f"An evaluation failed, and again in fresh environments: {type(again).__name__}: {again}"
+            ) from again
+    if floor is not None:
         run.log("random", clock, {"score": floor.score, "returns": floor.returns})
-    returns = evaluate(
-        agent, envs, episodes=episodes, seed=seed, epsilon=recipe.evaluation.epsilon,
-        counter=lambda ended: watcher.evaluating(clock, ended, episodes),
-    )  # fmt: skip
     run.log("evaluation", clock, {"score": returns.score, "returns": returns.returns})
     watcher.evaluation(clock, returns)
-
-
-def begin_episode(recipe: Recipe, env: gym.Env[Any, Any], replay: Replay, position: Position) -> NDArray[np.uint8]:
-    position.episode += 1
-    position.episode_return, position.running = 0.0, True
-    obs: NDArray[np.uint8]
-    obs, info = env.reset(seed=episode_seed(recipe.seed, position.episode))
-    # A life that was lost ends an episode of learning on Atari, but not the game: that still depends on all it has seen.
-    position.actions = [*position.actions, []] if info.get("continues", False) else [[]]
-    replay.begin_episode(obs)
-    return obs
 
 
 # ── Building ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def configure_torch(recipe: Recipe) -> None:
+    """Seed every generator that belongs to the process. We draw from torch's alone; an environment may use the others."""
     torch.manual_seed(recipe.seed)
+    random.seed(recipe.seed)
+    np.random.seed(recipe.seed % 2**32)
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
 
@@ -206,70 +250,108 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
         "action_dim": spaces.action_dim,
         "frame_stack": stack,
         "capacity": min(recipe.replay.capacity, decisions),
-        # What may be written after a checkpoint without touching what it needs: a frame per decision, and one per episode.
-        "reserve": between_saves + between_saves // 25 + 2,
+        # What may be written after the last checkpoint but one without touching what it needs: a frame per decision, and one
+        # per episode. Where episodes are shorter than 25 decisions, the replay asks for a checkpoint before its time.
+        "reserve": 2 * (between_saves + between_saves // 25 + 2) if recipe.replay.storage == "disk" else 0,
         "priority_exponent": recipe.agent.priority_exponent if isinstance(recipe.agent, RainbowConfig) else None,
     }
 
 
 def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
-    if directory is not None:
-        directory.mkdir(exist_ok=True)
     pad: Literal["repeat", "zero"] = "zero" if isinstance(recipe.env, Atari) else "repeat"
-    return Replay(**replay_size(recipe, Spaces.of(env)), seed=recipe.seed, directory=directory, pad=pad)
+    size = replay_size(recipe, Spaces.of(env))
+    try:
+        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad)
+    except ValueError as error:
+        raise RunError(
+            f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."
+        ) from error
+    except MemoryError as error:
+        raise RunError(
+            f"There is not enough memory for the replay: it takes {Replay.forecast(**size):,} bytes. Use "
+            "replay.storage=disk, or set replay.capacity or the budget lower."
+        ) from error
 
 
 # ── Saving and continuing ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def snapshot(
-    agent: Agent, replay: Replay, explorer: np.random.Generator, position: Position, clock: Clock
+    agent: Agent, replay: Replay, explorer: np.random.Generator, position: Position, world: World, clock: Clock
 ) -> dict[str, Any]:
     """All state of a run as tensors and plain values."""
     return {
-        "format": 1,
         "agent": agent.state_dict(),
-        "replay": {
-            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-            for name, value in replay.state_dict().items()
-        },
-        "explorer": explorer.bit_generator.state,
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "position": {
-            **vars(position),
-            "actions": [[action.tolist() for action in episode] for episode in position.actions],
-            "seconds": clock.seconds,
+        "replay": replay.state_dict(),
+        "world": world.state_dict(),
+        "position": {**asdict(position), "seconds": clock.seconds},
+        "generators": {
+            "explorer": explorer.bit_generator.state,
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "numpy": np.random.get_state(),
+            "python": random.getstate(),
         },
     }
 
 
+def save(run: Run, agent: Agent, state: dict[str, Any], clock: Clock) -> None:
+    """Write a checkpoint, and what it cost."""
+    before = agent.watch.seconds.get("checkpoint", 0.0)
+    with agent.watch("checkpoint"):
+        path = run.save(state)
+    spent = round(agent.watch.seconds["checkpoint"] - before, 3)
+    run.log("checkpoint", clock, {"bytes": path.stat().st_size, "spent": spent})
+
+
 def resume(
-    run: Run, agent: Agent, replay: Replay, explorer: np.random.Generator, position: Position, env: gym.Env[Any, Any]
+    run: Run,
+    agent: Agent,
+    replay: Replay,
+    explorer: np.random.Generator,
+    position: Position,
+    world: World,
+    tell: Tell,
 ) -> NDArray[np.uint8] | None:
     """Restore the newest checkpoint, if any, and live through the open episode again; returns its observation."""
-    state = run.restore()
+    state = run.restore(tell)
     if state is None:
         return None
-    agent.load_state_dict(state["agent"])
-    replay.load_state_dict(
-        {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in state["replay"].items()}
-    )
-    explorer.bit_generator.state = state["explorer"]
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    for name, value in state["position"].items():
-        setattr(position, name, value)
-    kind: Any = np.int64 if isinstance(env.action_space, gym.spaces.Discrete) else np.float32
-    position.actions = [[np.array(action, kind)[()] for action in episode] for episode in position.actions]
-    obs: NDArray[np.uint8] | None = None
-    for episode, actions in enumerate(position.actions, start=position.episode + 1 - len(position.actions)):
-        obs, _ = env.reset(seed=episode_seed(run.recipe.seed, episode))
-        for action in actions:
-            obs, *_ = env.step(action)
-    return obs if position.running else None
+    begun, now = run.versions(), versions(run.recipe)
+    changed = [f"{name} {begun[name]} → {now[name]}" for name in now if name in begun and begun[name] != now[name]]
+    if changed:
+        tell(f"Begun with something else than it is continued with, so results may differ: {', '.join(changed)}.")
+    try:
+        agent.load_state_dict(state["agent"])
+        lost = replay.load_state_dict(_as_arrays(state["replay"]))
+        for name, value in state["position"].items():
+            setattr(position, name, type(getattr(position, name))(value))
+        obs = world.load_state_dict(state["world"])
+        generators = state["generators"]
+        explorer.bit_generator.state = generators["explorer"]
+        torch.set_rng_state(generators["torch"])
+        if generators["cuda"]:
+            torch.cuda.set_rng_state_all(generators["cuda"])
+        np.random.set_state(tuple(_as_arrays(dict(enumerate(generators["numpy"]))).values()))
+        random.setstate(generators["python"])
+    except EnvironmentFailedError:
+        raise
+    except Exception as error:  # whatever a state is that we did not write
+        raise RunError(
+            f"{run.path} cannot be continued from its checkpoint: {type(error).__name__}: {error}\n"
+            "Put back a good copy of the run, or remove its directory to start again."
+        ) from error
+    if lost:
+        tell(
+            f"{lost:,} frames of the replay are damaged or older than one that is, and are left out. The run goes on; it is "
+            "not the run that it would have been."
+        )
+    return obs
+
+
+def _as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
 
 
 @contextmanager
@@ -279,7 +361,13 @@ def stopping() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
-    before = {number: signal.signal(number, lambda n, _: seen.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _: object) -> None:
+        if seen and number == signal.SIGINT:
+            raise KeyboardInterrupt  # a second Ctrl-C: leave without saving
+        seen.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield seen
     finally:
@@ -292,6 +380,9 @@ def failing(run: Run) -> Iterator[None]:
     """Write down that a run failed, and why, before the error goes on."""
     try:
         yield
+    except Stopped:
+        raise
     except Exception as error:
-        run.set_status("failed", f"{type(error).__name__}: {error}")
+        with suppress(OSError):  # the disk may be what failed
+            run.set_status("failed", f"{type(error).__name__}: {error}")
         raise

@@ -1,0 +1,188 @@
+"""A checkpoint is one safetensors file: tensors, and beside them plain values as JSON. Reading it cannot run code.
+
+It is written aside and renamed when it is on the disk, under a name that ends in the digest of its bytes: a file that was torn
+or changed is known by its name. The one before is kept, for the case that the newest is damaged later.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+FORMAT = 2  # 1 was one file of torch's own
+KEPT = 2  # the newest, and the one before
+
+_NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.safetensors")
+
+
+class DamagedError(Exception):
+    """The file is not what was written; the message says what is wrong with it."""
+
+
+class Checkpoint(NamedTuple):
+    """A file by its name: the numbers count the checkpoints of a run, so the newest has the highest."""
+
+    number: int
+    digest: str
+    path: Path
+
+
+def checkpoints(directory: Path) -> list[Checkpoint]:
+    """Those that are there, the newest first. What is only half written, or set aside, is not among them."""
+    names = [] if not directory.is_dir() else [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
+    return sorted((Checkpoint(int(name[1]), name[2], path) for name, path in names if name), reverse=True)
+
+
+def write(directory: Path, state: Mapping[str, Any], *, recipe: str) -> Path:
+    """Write the next checkpoint, of a run with this recipe's digest, and then remove those that are too old."""
+    before = checkpoints(directory)
+    aside = directory / "unfinished" / "next.safetensors"
+    shutil.rmtree(aside.parent, ignore_errors=True)  # what a crash has left there
+    aside.parent.mkdir(parents=True)
+    packer = _Packer()
+    plain = json.dumps(packer.pack(state))
+    aside.touch()
+    mode = aside.stat().st_mode  # the library would make it for its owner's eyes alone
+    try:
+        save_file(packer.tensors, aside, metadata={"format": str(FORMAT), "recipe": recipe, "state": plain})
+    except SafetensorError as error:
+        raise _as_os_error(error, aside) from error
+    aside.chmod(mode)
+    with aside.open("rb+") as file:
+        os.fsync(file.fileno())
+    number = before[0].number + 1 if before else 1
+    path = directory / f"{number:06}-{digest_of(aside)}.safetensors"
+    aside.rename(path)
+    aside.parent.rmdir()
+    sync_directory(directory)
+    for old in before[KEPT - 1 :]:
+        old.path.unlink(missing_ok=True)
+    return path
+
+
+class Content(NamedTuple):
+    """What a checkpoint holds."""
+
+    format: int
+    recipe: str  # digest of the recipe it belongs to
+    state: dict[str, Any]  # empty if the format is not ours
+
+
+def read(checkpoint: Checkpoint) -> Content:
+    """The state, on the CPU; a `DamagedError` if it is not the one that was written."""
+    if (found := digest_of(checkpoint.path)) != checkpoint.digest:
+        raise DamagedError(f"its bytes have the digest {found}, its name says {checkpoint.digest}")
+    try:
+        with safe_open(checkpoint.path, "pt") as file:
+            metadata = file.metadata() or {}
+            version, recipe = int(metadata["format"]), metadata["recipe"]
+            if version != FORMAT:
+                return Content(version, recipe, {})
+            state = _unpack(json.loads(metadata["state"]), file)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # a stranger wrote this
+        raise DamagedError(f"it is not a checkpoint: {type(error).__name__}: {error}") from error
+    if not isinstance(state, dict):
+        raise DamagedError(f"it is not a checkpoint: its state is {type(state).__name__}")
+    return Content(version, recipe, state)
+
+
+def nbytes(state: Mapping[str, Any]) -> int:
+    """Of the tensors in a state."""
+    packer = _Packer()
+    packer.pack(state)
+    return sum(tensor.nbytes for tensor in packer.tensors.values())
+
+
+def digest_of(path: Path) -> str:
+    """64 bits of SHA-256: against accidents. Against a forger there is no need, as no content can run code."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename in it outlast a power cut."""
+    if os.name != "posix":
+        return  # Windows cannot open a directory
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _as_os_error(error: SafetensorError, path: Path) -> OSError:
+    """The library tells of a full disk in words alone."""
+    words = str(error)
+    full = re.search(r"os error (\d+)", words)
+    number = int(full[1]) if full else errno.ENOSPC if shutil.disk_usage(path.parent).free < 1 << 20 else errno.EIO
+    return OSError(number, os.strerror(number), str(path))
+
+
+# ── Nested values ⇄ tensors by name, and JSON ─────────────────────────────────────────────────────────────────────────
+# What JSON has no word for is a group of one entry, whose name says what it is; so a dict is one, too.
+
+
+class _Packer:
+    """Gathers the tensors of a nested value. One that several places share, as tied layers do, is in the file once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[object, str] = {}
+
+    def pack(self, value: Any, path: str = "state") -> Any:
+        match value:
+            case None | bool() | int() | float() | str():
+                return value
+            case np.ndarray():
+                return self.pack(torch.from_numpy(value), path)
+            case Tensor():
+                # In the order of its memory, which is restored: fused optimisers need their moments laid out as the weights.
+                order = sorted(range(value.dim()), key=value.stride, reverse=True)
+                laid_out = value if value.is_contiguous() else value.permute(order)
+                name = {"tensor": self._name(laid_out, path)}
+                return name if laid_out is value else {**name, "order": order}
+            case Mapping():
+                # Pairs, as the keys of an optimiser's state are numbers.
+                return {"dict": [[key, self.pack(inner, f"{path}/{key}")] for key, inner in value.items()]}
+            case list() | tuple():
+                packed = [self.pack(inner, f"{path}/{place}") for place, inner in enumerate(value)]
+                return packed if isinstance(value, list) else {"tuple": packed}
+        raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors and plain values alone.")
+
+    def _name(self, tensor: Tensor, path: str) -> str:
+        memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if memory not in self._names:
+            self._names[memory] = path
+            self.tensors[path] = tensor.detach().cpu().contiguous()
+        return self._names[memory]
+
+
+def _unpack(value: Any, file: Any) -> Any:
+    match value:
+        case {"tensor": str(name), **rest} if not rest:
+            return file.get_tensor(name)
+        case {"tensor": str(name), "order": list(order), **rest} if not rest:
+            return file.get_tensor(name).permute([order.index(place) for place in range(len(order))])
+        case {"dict": list(pairs), **rest} if not rest:
+            return {key: _unpack(inner, file) for key, inner in pairs}
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(_unpack(item, file) for item in items)
+        case list():
+            return [_unpack(item, file) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise ValueError(f"{str(value)[:80]} is no part of a state")

@@ -1,0 +1,667 @@
+"""Whether `maskrl train` would work on this machine, and the command that puts right what would not.
+
+Whatever can crash, hang or abort (torch, a simulator, OpenGL, a network disk) is tried in a process of its own: its end is a
+row of the table, not the end of the doctor.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from maskrl import __version__
+
+Family = Literal["toy", "dmcontrol", "atari"]  # of recipes
+State = Literal["ok", "warning", "missing", "failed"]  # warning: runs work, but; missing: what nobody has to have
+Readiness = Literal["ready", "missing", "broken"]
+
+ALL: tuple[Family, ...] = ("toy", "dmcontrol", "atari")
+SECONDS = 150.0  # for one trial: more than the trial of an OpenGL backend gives itself
+GB = 10**9
+LITTLE_MEMORY, LITTLE_DISK, NO_DISK = 2 * GB, 5 * GB, GB // 10
+STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "failed": "bold red"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: what was found, and the command that puts it right if it is not as it should be."""
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+    needed_for: tuple[Family, ...] = ()  # families that cannot train while this has failed or is missing
+    values: dict[str, Any] = field(default_factory=dict)  # the numbers behind `found`, for programs
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which families would train here. Toys are always installed, the others are extras."""
+
+    families: dict[Family, Readiness]
+    because: dict[Family, list[str]]  # names of the checks that stand in the way
+
+    @property
+    def works(self) -> bool:
+        """Whether `train` would work for all that is installed."""
+        return "broken" not in self.families.values()
+
+
+def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
+    """Every check, as it is made. One at a time: a backend is timed alone, and Ctrl-C ends the trial that is under way."""
+    yield _python()
+    packages = _packages()
+    yield packages
+    yield from _torch()
+    yield _memory()
+    yield from _disk(run_dir)
+    if packages.state != "failed":  # else what is built on them would only fail again
+        yield from _dmcontrol()
+        yield _extra("atari", "ale_py", _PONG, ("atari",))
+        yield from _conveniences()
+
+
+def verdict(checks: Iterable[Check]) -> Verdict:
+    """What the checks mean for `train`: a family is as good as the worst of the checks that it needs."""
+    families: dict[Family, Readiness] = {}
+    because: dict[Family, list[str]] = {}
+    checks = list(checks)
+    for family in ALL:
+        in_the_way = [c for c in checks if family in c.needed_for and c.state in ("failed", "missing")]
+        broken = any(check.state == "failed" for check in in_the_way)
+        families[family] = "broken" if broken else "missing" if in_the_way else "ready"
+        because[family] = [check.name for check in in_the_way]
+    return Verdict(families, because)
+
+
+def as_dict(checks: Iterable[Check]) -> dict[str, Any]:
+    """For `--json`: plain values, always with the same keys."""
+    checks = list(checks)
+    judged = verdict(checks)
+    families = {
+        family: {"state": state, "because": judged.because[family]} for family, state in judged.families.items()
+    }
+    rows = [asdict(check) for check in checks]
+    return {"maskrl": __version__, "works": judged.works, "families": families, "checks": rows}
+
+
+def show(checks: Iterable[Check], console: Console) -> list[Check]:
+    """A table that grows as the checks are made; then the commands, each on a line of its own that can be copied."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("check", "state", "found"):
+        table.add_column(heading, no_wrap=heading != "found", overflow="fold")
+    done: list[Check] = []
+    with Live(table, console=console, transient=True):
+        for check in checks:
+            done.append(check)
+            table.add_row(check.name, f"[{STYLES[check.state]}]{check.state}[/]", escape(check.found))
+    console.print(table)
+    for heading, states in (("To put right", ("failed", "warning")), ("To add, if you want it", ("missing",))):
+        lines = [f"  {check.name:<17}{check.fix}" for check in done if check.fix and check.state in states]
+        if lines:
+            console.print("\n".join(["", f"{heading}:", *lines]), markup=False, highlight=False, soft_wrap=True)
+    judged = verdict(done)
+    words = {"ready": "would train", "missing": "is not installed", "broken": "would not train"}
+    lines = [
+        f"  {family:<17}{words[state]}{': see ' + ', '.join(judged.because[family]) if state == 'broken' else ''}"
+        for family, state in judged.families.items()
+    ]
+    console.print("\n".join(["", "Recipes:", *lines]), markup=False, highlight=False, soft_wrap=True)
+    return done
+
+
+# ── trials ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class BrokenError(Exception):
+    """What a trial ended with, in a line."""
+
+
+def ask(
+    script: str, *arguments: str, settings: Mapping[str, str] | None = None, seconds: float = SECONDS
+) -> dict[str, Any]:
+    """The `answer` of a script in a fresh Python that sees the packages that we see, with these environment variables."""
+    code = f"import json, sys\nsys.path[:] = {sys.path!r}\nanswer = {{}}\n{script}\nprint('\\n' + json.dumps(answer))"
+    trial = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **(settings or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # so that it goes with all that it started
+    )
+    try:
+        said, complaint = trial.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise BrokenError(f"no answer within {seconds:g} seconds") from None
+    finally:
+        if trial.poll() is None:
+            _kill(trial)
+    last = (complaint.strip().splitlines() or [""])[-1].strip()
+    if trial.returncode < 0:
+        raise BrokenError(f"killed by {signal.Signals(-trial.returncode).name}{f': {last}' if last else ''}")
+    try:
+        if trial.returncode == 0:
+            answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+            return answer
+    except (ValueError, IndexError):
+        pass  # a library ended the process as if all were well
+    raise BrokenError(last or f"stopped without a word, exit status {trial.returncode}")
+
+
+def _kill(trial: "subprocess.Popen[str]") -> None:
+    if sys.platform == "win32":
+        trial.kill()
+    else:
+        os.killpg(trial.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):  # what hangs in a network disk cannot even be killed
+        trial.communicate(timeout=1)
+
+
+# ── Python and packages ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Requirement(NamedTuple):
+    """A line of our own package metadata, where the ranges of the tested versions live."""
+
+    package: str
+    versions: str  # ">=3.3.6,<4"
+    python: str  # "<3.13", "" for any
+    extra: str  # "" if every installation has it
+
+    @property
+    def quoted(self) -> str:
+        """As pip takes it in a shell."""
+        return shlex.quote(self.package + self.versions)
+
+    @property
+    def installed(self) -> str | None:
+        try:
+            return metadata.version(self.package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    @property
+    def fits(self) -> bool:
+        return self.installed is not None and within(self.installed, self.versions)
+
+
+def requirements(extra: str = "") -> list[Requirement]:
+    """What maskrl needs, or one of its extras."""
+    try:
+        lines = metadata.requires("maskrl") or []
+    except metadata.PackageNotFoundError:  # a source folder that is not installed: its own row says so
+        return []
+    return [requirement for requirement in map(_parse, lines) if requirement.extra == extra]
+
+
+def _parse(line: str) -> Requirement:
+    """Of PEP 508 what pyproject.toml has use for: a whole parser would be one more dependency."""
+    wanted, _, marker = line.partition(";")
+    package = re.match(r"[\w.-]+", wanted)
+    python, extra = (
+        re.search(r"python_version *(\S+) *['\"]([\d.]+)", marker),
+        re.search(r"extra == ['\"](\w+)", marker),
+    )
+    versions = ",".join(sorted(re.findall(r"[<>=!~]+ *[^\s,()]+", wanted), reverse=True))  # ">=" before "<"
+    return Requirement(
+        package[0] if package else wanted,
+        versions,
+        "".join(python.groups()) if python else "",
+        extra[1] if extra else "",
+    )
+
+
+def within(version: str, versions: str) -> bool:
+    """Whether a version is in a range such as ">=3.3.6,<4", the two signs that pyproject.toml uses."""
+
+    def release(words: str) -> list[int]:
+        numbers = [int(number) for number in re.findall(r"(?:^|(?<=\.))\d+", words.partition("+")[0])]
+        return numbers + [0] * (4 - len(numbers))  # 2 is 2.0
+
+    lower, upper = (re.findall(rf"{sign} *([\d.]+)", versions) for sign in (">=", "<"))
+    return all(release(version) >= release(bound) for bound in lower) and all(
+        release(version) < release(bound) for bound in upper
+    )
+
+
+def _install(wanted: list[Requirement]) -> str:
+    """The command that brings packages into their ranges; or anew, if they are in them and do not work."""
+    if not wanted:
+        return "pip install -e ."
+    again = "--force-reinstall --no-deps " if all(each.fits for each in wanted) else ""
+    return f"pip install {again}{' '.join(each.quoted for each in wanted)}"
+
+
+def _strays(wanted: list[Requirement]) -> str:
+    """What is installed in an untested version, in words."""
+    return ", ".join(
+        f"{each.package} {each.installed} is outside {each.versions}"
+        for each in wanted
+        if each.installed and not each.fits
+    )
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    values = {"version": version, "executable": sys.executable}
+    try:
+        about = metadata.metadata("maskrl")
+    except metadata.PackageNotFoundError:
+        found = f"{version}; maskrl itself is not installed, so versions cannot be compared with the tested ones"
+        return Check("Python", "warning", found, _install([]), ALL, values)
+    known = [line.rpartition(" ")[2] for line in about.get_all("Classifier", []) if ":: Python :: 3." in line]
+    if any(version.startswith(f"{each}.") for each in known):
+        return Check("Python", "ok", version, needed_for=ALL, values=values)
+    supported = within(version, about["Requires-Python"])
+    found = f"{version}; maskrl is made for {', '.join(known)}"
+    fix = f"uv venv --python {known[-1]} && uv pip install maskrl"
+    return Check("Python", "warning" if supported else "failed", found, fix, ALL, values)
+
+
+# The smallest of our own tasks needs all of them but torch.
+_TOY = """
+from maskrl.envs import ToyControl
+env = ToyControl().make(seed=0, training=True)
+env.reset()
+env.step(env.action_space.sample())
+"""
+
+
+def _packages() -> Check:
+    wanted = requirements()
+    versions = {"maskrl": __version__} | {each.package: each.installed for each in wanted}
+    found = ", ".join(f"{package} {version or '(not installed)'}" for package, version in versions.items())
+    try:
+        ask(_TOY)
+    except BrokenError as error:
+        fix = _install([each for each in wanted if each.package != "torch"])  # which is large, and has its own row
+        return Check("packages", "failed", f"{found}; a toy does not start: {error}", fix, ALL, versions)
+    if strays := _strays(wanted):
+        return Check("packages", "warning", strays, _install(wanted), ALL, versions)
+    return Check("packages", "ok", found, needed_for=ALL, values=versions)
+
+
+def _extra(
+    name: str, module: str, script: str, needed_for: tuple[Family, ...] = (), settings: Mapping[str, str] | None = None
+) -> Check:
+    """An extra: whether it is there, in tested versions, and does what the script asks of it."""
+    wanted = requirements(name)
+    if importlib.util.find_spec(module) is None:
+        found, fix = "not installed", f"pip install 'maskrl[{name}]'"
+        for python in {each.python for each in wanted if not within(platform.python_version(), each.python)}:
+            found, fix = f"not installed: it needs Python {python}", f"uv venv --python '{python}' && uv {fix}"
+        return Check(name, "missing", found, fix, needed_for)
+    versions = {each.package: each.installed for each in wanted}
+    found = ", ".join(f"{package} {version or '(not installed)'}" for package, version in versions.items())
+    try:
+        answer = ask(script, settings=settings)
+    except BrokenError as error:
+        state: State = "failed" if needed_for else "warning"
+        found = f"{found}; it does not work: {error}"
+        return Check(name, state, found, _install(wanted), needed_for, {"versions": versions})
+    words = answer.pop("words", [])
+    values = {"versions": versions, **answer}
+    if strays := _strays(wanted):
+        return Check(name, "warning", strays, _install(wanted), needed_for, values)
+    return Check(name, "ok", "; ".join([found, *words]), needed_for=needed_for, values=values)
+
+
+def _conveniences() -> Iterator[Check]:
+    """Extras without which a run works."""
+    yield _extra("report", "matplotlib", "from matplotlib.backends.backend_agg import FigureCanvasAgg")
+    yield _extra("video", "imageio_ffmpeg", "import imageio_ffmpeg; imageio_ffmpeg.get_ffmpeg_exe()")
+    # If it is installed, a run uses it: so it must work then. The import is what torch's writer begins with.
+    events = "from tensorboard.summary.writer.event_file_writer import EventFileWriter"
+    yield _extra("tensorboard", "tensorboard", events, ALL if importlib.util.find_spec("tensorboard") else ())
+    yield _extra("ray", "ray", "import ray")
+
+
+# ── torch, memory and cores ───────────────────────────────────────────────────────────────────────────────────────────
+
+_CONVOLUTION = """
+import warnings
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    import torch
+    cuda = torch.cuda.is_available()
+device = sys.argv[1]
+layer = torch.nn.Conv2d(3, 8, 3, device=device)
+layer(torch.rand(2, 3, 16, 16, device=device)).square().mean().backward()
+if not layer.weight.grad.isfinite().all():
+    raise SystemExit("the gradient of a convolution is not finite")
+answer = {
+    "version": torch.__version__,
+    "threads": torch.get_num_threads(),
+    "cuda": cuda,
+    "built_for": torch.version.cuda or torch.version.hip,
+    "complaints": [str(each.message).split("\\n")[0] for each in warned if "CUDA" in str(each.message)],
+}
+if device == "cuda":
+    about = torch.cuda.get_device_properties(0)
+    answer |= {"device": about.name, "memory": about.total_memory}
+"""
+
+
+def _torch() -> Iterator[Check]:
+    """Torch itself, its threads, and its CUDA device."""
+    wanted = [each for each in requirements() if each.package == "torch"]
+    try:
+        answer = ask(_CONVOLUTION, "cpu")
+    except BrokenError as error:
+        yield Check("torch", "failed", f"a convolution does not learn: {error}", _install(wanted), ALL)
+        return
+    threads, cores = answer["threads"], cores_allowed()
+    found = f"{answer['version']}, threads: {threads}, cores: {cores}; a convolution learns"
+    values = {"version": answer["version"], "threads": threads, "cores": cores}
+    if threads > cores:
+        found = f"{found}, but more threads than cores wait for each other"
+        yield Check("torch", "warning", found, f"export OMP_NUM_THREADS={cores}", ALL, values)
+    else:
+        yield Check("torch", "ok", found, needed_for=ALL, values=values)
+
+    if answer["cuda"]:
+        yield _cuda()
+    elif answer["complaints"]:
+        yield Check("CUDA", "warning", answer["complaints"][0], "nvidia-smi # shows the driver, which needs an update")
+    elif Path("/dev/nvidiactl").exists() and not answer["built_for"]:
+        fix = f"pip install --force-reinstall {' '.join(each.quoted for each in wanted)}"
+        yield Check("CUDA", "warning", "there is an NVIDIA device, but this torch is built without CUDA", fix)
+    else:
+        yield Check("CUDA", "missing", "no CUDA device: the lite profile is the default")
+
+
+def _cuda() -> Check:
+    try:
+        answer = ask(_CONVOLUTION, "cuda")
+    except BrokenError as error:
+        found = f"torch sees a device, on which a convolution does not learn: {error}"
+        return Check("CUDA", "failed", found, "export CUDA_VISIBLE_DEVICES= # trains on the CPU", ALL)
+    device, memory = answer["device"], answer["memory"]
+    return Check("CUDA", "ok", f"{device}, {decimal(memory)}", values={"device": device, "memory": memory})
+
+
+def cores_allowed(root: Path = Path("/")) -> int:
+    """Cores that this process may use: those of its affinity, fewer if its control group has a quota of time."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    for group in _control_groups("cpu", root):
+        with suppress(OSError, ValueError):
+            if (group / "cpu.max").exists():
+                quota, period = (group / "cpu.max").read_text().split()
+            else:
+                quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            if int(quota) > 0:  # ValueError: "max"
+                cores = min(cores, math.ceil(int(quota) / int(period)))
+    return cores
+
+
+def memory_limits(root: Path = Path("/")) -> dict[str, int]:
+    """Bytes that this process could still take, by what sets the limit: the machine, its control group, `ulimit -v`."""
+    limits = {}
+    with suppress(OSError, ValueError, AttributeError):
+        limits["machine"] = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError):  # better, on Linux: with the files that it keeps in memory only because there is room
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits["machine"] = int(line.split()[1]) * 1024
+    for group in _control_groups("memory", root):
+        for limit, usage, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            with suppress(OSError, ValueError):  # ValueError: "max"
+                allowed, used = int((group / limit).read_text()), int((group / usage).read_text())
+                statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                left = max(0, allowed - used + int(statistics.get(cached, 0)))
+                if allowed < 2**60:  # version 1 has a number for "no limit"
+                    limits["control group"] = min(left, limits.get("control group", left))
+    if (addresses := _ulimit("RLIMIT_AS")) is not None:
+        with suppress(OSError):
+            addresses -= int((root / "proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        limits["ulimit -v"] = max(0, addresses)
+    return limits
+
+
+def _control_groups(controller: str, root: Path) -> Iterator[Path]:
+    """The directories of our control group and those above it, each of which may set a limit. Versions 1 and 2."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return  # not Linux
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / (controller if controllers else "")
+            # In a container the path may be the host's, of which only the root is to be seen.
+            yield from (mount / above.relative_to("/") for above in (Path(path), *Path(path).parents))
+
+
+def _ulimit(name: str) -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _memory() -> Check:
+    limits = memory_limits()
+    if not limits:
+        return Check("memory", "warning", "this system does not tell how much is free")
+    least = min(limits, key=lambda name: limits[name])
+    found = ", ".join(f"{decimal(amount)} free ({name})" for name, amount in limits.items())
+    if limits[least] >= LITTLE_MEMORY:
+        return Check("memory", "ok", found, values=limits)
+    fix = {
+        "machine": "ps -e -o rss,args --sort=-rss | head # shows what could be closed",
+        "control group": "docker run --memory=8g … # or the --mem of your scheduler",
+        "ulimit -v": "ulimit -v unlimited",
+    }[least]
+    return Check("memory", "warning", f"{found}; a run may need {decimal(LITTLE_MEMORY)}", fix, values=limits)
+
+
+# ── disk ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# All that a run does with its files: write, make sure, map into memory, put in the place of another, lock.
+_FILES = """
+import mmap, os
+name = sys.argv[1]
+with open(name + ".new", "w+b") as file:
+    file.write(bytes(1 << 20))
+    file.flush()
+    os.fsync(file.fileno())
+    with mmap.mmap(file.fileno(), 0) as memory:
+        memory[-4:] = b"mask"
+        memory.flush()
+os.replace(name + ".new", name)
+with open(name, "rb") as file, open(name, "rb") as other:
+    if file.read()[-4:] != b"mask":
+        raise SystemExit("what is written through a memory map does not arrive in the file")
+    answer["locks"] = False
+    try:
+        import fcntl
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        answer["locks"] = True
+    except (ImportError, OSError):
+        pass
+"""
+
+
+def _disk(run_dir: Path) -> Iterator[Check]:
+    """The run directory and the room in it. It is left as it was."""
+    elsewhere = "maskrl train … --run-dir DIR # a DIR on another disk"
+    try:
+        with _borrowed(run_dir) as folder:
+            locks = ask(_FILES, str(folder / "file"))["locks"]
+    except (OSError, BrokenError) as error:
+        words = error.strerror if isinstance(error, OSError) else error
+        yield Check("run directory", "failed", f"{run_dir} cannot be used: {words}", elsewhere, ALL)
+    else:
+        values = {"locks": locks}
+        if locks:
+            found = f"{run_dir} can be written to, mapped into memory and locked"
+            yield Check("run directory", "ok", found, needed_for=ALL, values=values)
+        else:
+            found = f"no locks in {run_dir}: two starts of the same run cannot be kept apart on this file system"
+            yield Check("run directory", "warning", found, elsewhere, ALL, values)
+
+    there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if os.path.exists(path))
+    room, fix = {"free": shutil.disk_usage(there).free}, elsewhere
+    found = f"{decimal(room['free'])} free"
+    if (largest := _ulimit("RLIMIT_FSIZE")) is not None:
+        room["ulimit -f"] = largest
+        found += f", but no file may be larger than {decimal(largest)} (ulimit -f)"
+        fix = "ulimit -f unlimited" if largest < room["free"] else fix
+    if (least := min(room.values())) < NO_DISK:
+        yield Check("disk", "failed", f"{found}; the smallest run needs {decimal(NO_DISK)}", fix, ALL, room)
+    elif least < LITTLE_DISK:
+        yield Check("disk", "warning", f"{found}; a long run may need {decimal(LITTLE_DISK)}", fix, ALL, room)
+    else:
+        yield Check("disk", "ok", found, needed_for=ALL, values=room)
+
+
+@contextmanager
+def _borrowed(run_dir: Path) -> Iterator[Path]:
+    """A folder for a moment in a directory that may not exist, and will not exist then afterwards."""
+    missing = [path for path in (run_dir, *run_dir.parents) if not os.path.exists(path)]
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=run_dir) as folder:
+            yield Path(folder)
+    finally:
+        for path in missing:
+            with suppress(OSError):  # somebody has put something there meanwhile
+                path.rmdir()
+
+
+# ── simulators ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_CARTPOLE = """
+import pathlib
+from dm_control import suite
+suite.load("cartpole", "swingup").reset()
+maps = pathlib.Path("/proc/self/maps")
+mapped = [line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines()] if maps.exists() else []
+answer["libraries"] = sorted({path for path in mapped if pathlib.Path(path).name.startswith("libmujoco")})
+answer["words"] = ["cartpole-swingup loads"]
+"""
+
+_PONG = """
+from maskrl.envs import Atari
+env = Atari(task="pong").make(seed=0, training=True)
+env.reset()
+for _ in range(10):
+    env.step(0)
+from ale_py import roms
+answer["roms"] = sum(roms.get_rom_path(game) is not None for game in roms.get_all_rom_ids())
+answer["words"] = [f"{answer['roms']} ROMs", "pong plays"]
+"""
+
+_FRAMES = """
+import time
+from maskrl.envs import DMControl
+from maskrl.envs.gl import NoBackendError, choose_gl
+try:
+    answer["renderer"] = choose_gl().renderer
+except NoBackendError as error:
+    raise SystemExit(*error.failures.values())
+for name, shadow_size in ("fps", None), ("fps_with_small_shadows", 512):
+    env = DMControl(task="cartpole-swingup", action_repeat=1, shadow_size=shadow_size).make(seed=0, training=True)
+    env.reset()
+    frames, start = 0, time.perf_counter()
+    while time.perf_counter() < start + 0.7:
+        frames += 1
+        if env.step(env.action_space.sample())[3]:
+            env.reset()
+    answer[name] = round(frames / (time.perf_counter() - start), 1)
+    env.close()
+"""
+
+
+def _dmcontrol() -> Iterator[Check]:
+    """The pair of mujoco and dm_control without drawing, that there is but one MuJoCo, and what draws."""
+    pair = _extra("dmcontrol", "dm_control", _CARTPOLE, ("dmcontrol",), {"MUJOCO_GL": "off"})
+    yield pair
+    if pair.state != "missing":
+        yield _mujoco_library([Path(path) for path in pair.values.get("libraries", [])])
+    if pair.state in ("ok", "warning"):
+        yield from _opengl()
+
+
+def _mujoco_library(loaded: list[Path]) -> Check:
+    """The remains of another version beside it, or a second library loaded with it, crash where the two meet."""
+    name = re.compile(r"(lib)?mujoco[\d.]*\.(so[\d.]*|dylib|dll)")
+    spec = importlib.util.find_spec("mujoco")
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    own = sorted({file.resolve() for folder in folders for file in folder.iterdir() if name.fullmatch(file.name)})
+    foreign = sorted({path.resolve() for path in loaded} - set(own))
+    libraries = [str(path) for path in (*own, *foreign)]
+    installed = sorted({f"{each.version} in {each.locate_file('')}" for each in metadata.distributions(name="mujoco")})
+    values = {"libraries": libraries, "installed": installed}
+    if max(len(libraries), len(installed)) < 2:
+        found = own[0].name if own else "none found"
+        return Check("mujoco library", "ok", found, needed_for=("dmcontrol",), values=values)
+    found = f"more than one: {', '.join(libraries if len(libraries) > 1 else installed)}"
+    if foreign:
+        fix = "unset LD_PRELOAD LD_LIBRARY_PATH"
+    else:
+        steps = ["pip uninstall -y mujoco"] * max(1, len(installed))  # it removes one at a time, and no stray files
+        steps += [f"rm -rf {shlex.quote(str(folder))}" for folder in folders]
+        steps += [_install([each for each in requirements("dmcontrol") if each.package == "mujoco"])]
+        fix = " && ".join(steps)
+    return Check("mujoco library", "failed", found, fix, ("dmcontrol",), values)
+
+
+def _opengl() -> Iterator[Check]:
+    """Every backend with its speed, and whether the one that a run would choose draws."""
+    from maskrl.envs.gl import PACKAGES  # here: it needs numpy and Gymnasium, which are known to work by now
+
+    fixes: dict[str, str] = {}
+    for backend, package in PACKAGES.items():
+        name = f"OpenGL {backend}"
+        try:
+            answer = ask(_FRAMES, settings={"MUJOCO_GL": backend})
+        except BrokenError as error:
+            bound = "PYOPENGL_PLATFORM" in str(error)  # to another backend
+            fixes[backend] = "unset PYOPENGL_PLATFORM" if bound else f"apt install {package}"
+            yield Check(name, "missing", f"does not draw: {error}", fixes[backend])
+        else:
+            speeds = f"{answer['fps']:,.0f} frames a second, {answer['fps_with_small_shadows']:,.0f} with small shadows"
+            found = f"{speeds}; {answer['renderer']}"
+            yield Check(name, "ok", found, values=answer)
+
+    asked, drawing = os.environ.get("MUJOCO_GL", "").strip().lower(), [each for each in PACKAGES if each not in fixes]
+    if asked in drawing:
+        yield Check("OpenGL", "ok", f"{asked}, as MUJOCO_GL says", needed_for=("dmcontrol",))
+    elif asked:
+        fix = "unset MUJOCO_GL" if drawing else fixes.get(asked, f"unset MUJOCO_GL && {next(iter(fixes.values()))}")
+        yield Check("OpenGL", "failed", f"MUJOCO_GL={asked} does not draw here", fix, ("dmcontrol",))
+    elif drawing:
+        yield Check("OpenGL", "ok", f"{drawing[0]}, the first that draws", needed_for=("dmcontrol",))
+    else:
+        yield Check("OpenGL", "failed", "no backend draws here", next(iter(fixes.values())), ("dmcontrol",))
