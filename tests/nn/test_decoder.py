@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from builders import parameters_of
-from maskrl.nn.decoder import Block, LatentDecoder, sinusoid
+from maskrl.nn.decoder import Block, LatentDecoder, NarrowDecoder, sinusoid
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +31,20 @@ def test_an_atari_block_has_78_701_056_parameters():
         assert parameters_of(Block(3136)) == 78_701_056
 
 
-def test_a_narrow_decoder_is_a_projection_away():
+def test_a_narrow_decoder_is_small_and_adds_to_the_states():
     with torch.device("meta"):
-        assert parameters_of(LatentDecoder(3136, 4, width=256)) < 4_000_000
-    decoder = LatentDecoder(20, 3, width=8)
-    assert decoder(torch.randn(2, 5, 20), torch.randn(2, 5, 3)).shape == (2, 5, 20)
+        assert parameters_of(NarrowDecoder(3136, LatentDecoder(256, 4), width=256)) < 4_000_000
+    decoder, states, actions = (
+        NarrowDecoder(20, LatentDecoder(8, 3), width=8),
+        torch.randn(2, 5, 20),
+        torch.randn(2, 5, 3),
+    )
+    found = decoder(states, actions) - states
+    assert torch.linalg.matrix_rank(found.flatten(0, 1) - decoder.widen.bias) == 8  # of 10 tokens of 20 numbers
+    nn.init.zeros_(decoder.widen.weight)
+    nn.init.zeros_(decoder.widen.bias)
+    assert torch.equal(decoder(states, actions), states)  # nothing that a state has is lost on the way
+    assert parameters_of(decoder.core) == parameters_of(decoder) - 8 * 3 - 8  # the action embedding is not in it
 
 
 @pytest.mark.parametrize(("d", "norm"), [(50, 5.0), (3136, 39.6)])

@@ -212,7 +212,7 @@ def test_the_fields_of_mlr_reach_their_parts():
     assert {module.momentum for module in slow} == {0.7}
     assert mlr.target.distance == CosineDistance(1.0, 0.2)
     assert isinstance(mlr.target.prediction, nn.Linear)
-    assert (len(mlr.decoder.blocks), mlr.decoder.narrow.out_features, mlr.weight) == (3, 6, 5.0)
+    assert (len(mlr.decoder.decoder.blocks), mlr.decoder.narrow.out_features, mlr.weight) == (3, 6, 5.0)
     assert tiny_mlr(distance="1-cos").build(tiny_host()).target.distance == CosineDistance(0.5, 1e-3)
     assert tiny_mlr(distance="mse").build(tiny_host()).target.distance is squared_distance
 

@@ -10,25 +10,23 @@ from torch import Tensor, nn
 class LatentDecoder(nn.Module):
     """Predict every latent state of a clip from the masked ones and the actions: (B, K, d), (B, K, A) → (B, K, d)."""
 
-    def __init__(
-        self, latent_dim: int, action_dim: int, *, depth: int = 2, action_tokens: bool = True, width: int | None = None
-    ) -> None:
+    def __init__(self, latent_dim: int, action_dim: int, *, depth: int = 2, action_tokens: bool = True) -> None:
         super().__init__()
         if depth < 1:
             raise ValueError(f"decoder_depth={depth} must be at least 1; the paper uses 2.")
-        d = width or latent_dim
-        # A narrower decoder than the latent is ours, not the paper's: 3136-wide Atari blocks have 78.7 M parameters each.
-        self.narrow = nn.Linear(latent_dim, d) if width else nn.Identity()
-        self.widen = nn.Linear(d, latent_dim) if width else nn.Identity()
-        self.embed_action = nn.Linear(action_dim, d) if action_tokens else None
-        self.blocks = nn.ModuleList(Block(d) for _ in range(depth))
+        self.embed_action = nn.Linear(action_dim, latent_dim) if action_tokens else None
+        self.blocks = nn.ModuleList(Block(latent_dim) for _ in range(depth))
+
+    @property
+    def core(self) -> nn.Module:
+        """All but the embedding of the actions."""
+        return self.blocks
 
     def forward(self, states: Tensor, actions: Tensor, valid: Tensor | None = None) -> Tensor:
         """Steps that are not `valid` (B, K) are seen by none of the others."""
         steps = states.shape[1]
-        tokens = self.narrow(states)  # (B, K, d)
-        position = sinusoid(steps, tokens)  # (K, d), shared by the state and the action of a step
-        tokens = tokens + position
+        position = sinusoid(steps, states)  # (K, d), shared by the state and the action of a step
+        tokens = states + position  # (B, K, d)
         if self.embed_action is not None:
             # The paper interleaves states and actions. Attention does not see the order of its tokens, only their
             # positions, so putting the states first computes the same and keeps them together.
@@ -37,8 +35,28 @@ class LatentDecoder(nn.Module):
         for block in self.blocks[:-1]:
             tokens = block(tokens, valid)
         # Only the state tokens are read, so the last block works out no others.
-        decoded: Tensor = self.widen(self.blocks[-1](tokens, valid, outputs=steps))
+        decoded: Tensor = self.blocks[-1](tokens, valid, outputs=steps)
         return decoded
+
+
+class NarrowDecoder(nn.Module):
+    """A decoder narrower than the latent, which the paper does not have: its Atari blocks, 3136 wide, are 78.7 M parameters each.
+
+    Like the blocks of the wide one it adds to the states what it finds out. Without that path all that is predicted would
+    have to pass through `width` numbers, and the encoder learns to see no more than these.
+    """
+
+    def __init__(self, latent_dim: int, decoder: LatentDecoder, *, width: int) -> None:
+        super().__init__()
+        self.narrow, self.decoder, self.widen = nn.Linear(latent_dim, width), decoder, nn.Linear(width, latent_dim)
+
+    @property
+    def core(self) -> nn.Module:
+        return nn.ModuleList([self.narrow, self.decoder.core, self.widen])
+
+    def forward(self, states: Tensor, actions: Tensor, valid: Tensor | None = None) -> Tensor:
+        found: Tensor = self.widen(self.decoder(self.narrow(states), actions, valid))
+        return states + found
 
 
 class Block(nn.Module):

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from maskrl.config import Config
 from maskrl.nn.augment import Augment, AugmentConfig, View
 from maskrl.nn.clip import Clip, over_time
-from maskrl.nn.decoder import LatentDecoder
+from maskrl.nn.decoder import LatentDecoder, NarrowDecoder
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.layers import PixelDecoder, mlp, truncated_normal_init
 from maskrl.nn.masking import CubeMasker, Masker
@@ -65,7 +65,7 @@ class MLR(Objective[MLRViews]):
         clip_length: int,
         corruption: "Corruption",
         augment: Augment,
-        decoder: LatentDecoder,
+        decoder: LatentDecoder | NarrowDecoder,
         target: "Target",
         weight: float = 1.0,
         masked_scale: float = 1.0,
@@ -78,7 +78,7 @@ class MLR(Objective[MLRViews]):
     @property
     def core(self) -> nn.Module:
         """The transformer, without its action embedding."""
-        return nn.ModuleList([self.decoder.narrow, self.decoder.blocks, self.decoder.widen])
+        return self.decoder.core
 
     @torch.no_grad()
     def views(self, clip: Clip) -> MLRViews:
@@ -377,15 +377,7 @@ class MLRConfig(Config):
         self.mask.build(of=self.corrupt).blocks(self.clip_length)
 
     def build(self, host: Host) -> MLR:
-        decoder = self._initialised(
-            LatentDecoder(
-                host.latent_dim,
-                host.action_dim,
-                depth=self.decoder_depth,
-                action_tokens=self.action_tokens,
-                width=self.decoder_width,
-            )
-        )
+        decoder = self._initialised(self._decoder(host))
         mlr = MLR(
             host,
             clip_length=self.clip_length,
@@ -399,6 +391,11 @@ class MLRConfig(Config):
         )
         like = next(host.encoder.parameters(), None)
         return mlr if like is None else mlr.to(device=like.device, dtype=like.dtype)
+
+    def _decoder(self, host: Host) -> LatentDecoder | NarrowDecoder:
+        width = self.decoder_width or host.latent_dim
+        decoder = LatentDecoder(width, host.action_dim, depth=self.decoder_depth, action_tokens=self.action_tokens)
+        return decoder if self.decoder_width is None else NarrowDecoder(host.latent_dim, decoder, width=width)
 
     def _masked_pixels(self, host: Host) -> Corruption:
         return MaskedPixels(self.mask.build())
@@ -414,7 +411,7 @@ class MLRConfig(Config):
         masker.hidden_fraction(blocks, rows * columns)
         return MaskedFeatures(masker, host.encoder.feature_shape)
 
-    def _latent_target(self, host: Host, decoder: LatentDecoder) -> Target:
+    def _latent_target(self, host: Host, decoder: nn.Module) -> Target:
         projection, width = self._projection(host)
         heads: dict[str, Callable[[], nn.Module]] = {
             "mlp": lambda: mlp(width, self.head_width, width),
@@ -451,7 +448,7 @@ class MLRConfig(Config):
             like = next(host.q_projection.parameters())
             return host.q_projection, host.q_projection(like.new_zeros(1, d)).shape[-1]
 
-    def _pixel_target(self, host: Host, decoder: LatentDecoder) -> Target:
+    def _pixel_target(self, host: Host, decoder: nn.Module) -> Target:
         if host.obs_shape is None:
             raise ValueError(
                 "reconstruct='pixels' must know what to draw: pass Host(obs_shape=(C, H, W)), as the encoder sees it after "
