@@ -1,0 +1,180 @@
+"""The tables of the paper: Yu et al., Mask-based Latent Reconstruction for Reinforcement Learning, NeurIPS 2022.
+
+Every number is as printed and lies in `data/*.csv` with the label of its table; `data/sources.csv` has the tables' numbers.
+What is printed wrongly stays as it is and is marked (`data/misprints.csv`): a reader decides what to make of it.
+"""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+PAPER = "Yu et al., Mask-based Latent Reconstruction for Reinforcement Learning, NeurIPS 2022"
+
+Unit = Literal["frames", "decisions"]
+
+# Where a score is looked up if no table is named. The ablations repeat methods of Table 1 with fewer seeds.
+MAIN_TABLES = ("table:dmc_compare", "table:challenging_tasks", "table:atari_compare")
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """One cell of a table. It has all that a `maskrl.experiments.evaluate.Published` has."""
+
+    table: str  # the label in the paper's source, "table:dmc_compare"
+    method: str  # as printed
+    task: str  # "dmcontrol/walker-walk"
+    at: int
+    unit: Unit
+    mean: float
+    std: float | None  # over seeds, where it is told; we take it for the one with n - 1, which the paper does not say
+    seeds: int | None  # where it is told
+    misprint: str | None = None
+
+    @property
+    def source(self) -> str:
+        return f"paper, {citations()[self.table].place}"
+
+
+class PublishedAggregate(NamedTuple):
+    """One number over all tasks of a table: "mean_over_tasks", "median_over_tasks", "iqm" or "optimality_gap"."""
+
+    table: str
+    method: str
+    at: int
+    unit: Unit
+    name: str
+    value: float
+    misprint: str | None = None
+
+
+class Citation(NamedTuple):
+    """Where in the paper a table is."""
+
+    place: str  # "Table 1"
+    what: str
+
+
+class Players(NamedTuple):
+    """Between whom a score on Atari is normalised."""
+
+    random: float
+    human: float
+
+
+@cache
+def citations() -> dict[str, Citation]:
+    """Label of a table → where it is."""
+    return {row["source"]: Citation(row["place"], row["what"]) for row in _rows("sources")}
+
+
+@cache
+def published_scores() -> tuple[PublishedScore, ...]:
+    """Every cell of every table that has scores per task, the two players of Atari included."""
+    control = [
+        PublishedScore(
+            row["source"],
+            row["method"],
+            f"dmcontrol/{row['task']}",
+            int(row["frames"]),
+            "frames",
+            float(row["mean"]),
+            _number(row["std"]),
+            _count(row["seeds"]),
+            _misprint(row["source"], row["method"], row["task"], row["frames"], "std"),
+        )
+        for row in (*_rows("dmcontrol"), *_rows("ablations"))
+    ]
+    atari = [
+        PublishedScore(
+            row["source"],
+            row["method"],
+            f"atari/{row['game']}",
+            100_000,
+            "decisions",
+            float(row["score"]),
+            _number(row["std"]),
+            _count(row["seeds"]),
+        )
+        for row in _rows("atari100k")
+    ]
+    return (*control, *atari)
+
+
+@cache
+def published_aggregates() -> tuple[PublishedAggregate, ...]:
+    """Every number over tasks that is printed. Those of Tables 4 and 7 are all that the paper has of these methods."""
+    over_tasks = ("mean_over_tasks", "median_over_tasks")
+    control = [
+        PublishedAggregate(
+            row["source"],
+            row["method"],
+            frames := int(row.get("frames", 100_000)),
+            "frames",
+            name,
+            float(row[name]),
+            _misprint(row["source"], row["method"], "", str(frames), name),
+        )
+        for row in (*_rows("dmcontrol_aggregates"), *_rows("ablation_aggregates"))
+        for name in over_tasks
+    ]
+    atari = [
+        PublishedAggregate(row["source"], row["method"], 100_000, "decisions", name, float(row[name]))
+        for row in _rows("atari100k_aggregates")
+        for name in ("iqm", "optimality_gap")
+    ]
+    return (*control, *atari)
+
+
+def published(task: str, at: int, method: str, *, table: str | None = None) -> PublishedScore | None:
+    """What the paper reports for a task at that time, in its unit; None if it does not. Case is no matter: "mlr" is "MLR"."""
+    tables = MAIN_TABLES if table is None else (table,)
+    found = (_by_key().get((name, task, at, method.lower())) for name in tables)
+    return next((score for score in found if score is not None), None)
+
+
+def players(task: str) -> Players | None:
+    """The random and the human player of a game of Atari-100k; None for another task."""
+    random, human = published(task, 100_000, "Random"), published(task, 100_000, "Human")
+    return None if random is None or human is None else Players(random.mean, human.mean)
+
+
+def representation_cosines() -> dict[tuple[str, str], float]:
+    """(method, task) → cosine between latents of masked and of original observations. Table 10."""
+    return {(row["method"], f"dmcontrol/{row['task']}"): float(row["cosine"]) for row in _rows("representation_cosine")}
+
+
+def training_hours() -> dict[tuple[str, str], float]:
+    """(suite, method) → hours of a run on one RTX 3090. Appendix B.2."""
+    return {(row["suite"], row["method"]): float(row["hours_single_rtx3090"]) for row in _rows("training_hours")}
+
+
+@cache
+def _by_key() -> dict[tuple[str, str, int, str], PublishedScore]:
+    return {(score.table, score.task, score.at, score.method.lower()): score for score in published_scores()}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = (resources.files("maskrl.benchmarks") / "data" / f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _misprint(*key: str) -> str | None:
+    """The note on (source, method, task, frames, field), if there is one."""
+    names = ("source", "method", "task", "frames", "field")
+    notes = {tuple(row[name] for name in names): row["note"] for row in _misprints()}
+    return notes.get(key)
+
+
+@cache
+def _misprints() -> list[dict[str, str]]:
+    return _rows("misprints")
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text else None
