@@ -1,9 +1,10 @@
 """The command line. Torch and all that needs it is imported inside the commands, so that `--help` answers at once.
 
 Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something its user can put right,
-130 Ctrl-C, 143 SIGTERM.
+129 a closed terminal, 130 Ctrl-C, 143 SIGTERM.
 """
 
+import difflib
 import errno
 import json
 import os
@@ -415,8 +416,19 @@ def recipes(context: typer.Context) -> None:
 
 
 @recipes_app.command("list")
-def list_recipes() -> None:
+def list_recipes(
+    what: Annotated[
+        str | None, typer.Argument(metavar="ablations", help="The rows of the paper's ablations, instead of recipes.")
+    ] = None,
+) -> None:
     """List the recipes with what the paper reports."""
+    if what == "ablations":
+        _list_ablations()
+        return
+    if what is not None:
+        advice = "did you mean ablations?" if difflib.get_close_matches(what, ["ablations"]) else "there is ablations."
+        raise Refusal(f"recipes list {what!r} is not known: {advice} Without a word, the recipes are listed.")
+
     from rich.console import Console
     from rich.table import Table
 
@@ -437,6 +449,59 @@ def list_recipes() -> None:
     Console().print(table)
     print("\n100k is 100,000 frames on DMControl and 100,000 decisions on Atari.")
     print("maskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
+
+
+def _list_ablations() -> None:
+    """Study by study: the rows, what the paper reports of them, and the overrides that make one of a recipe."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from maskrl import recipes as known
+    from maskrl.benchmarks.published import published_aggregates, published_scores
+    from maskrl.recipes import ablations
+
+    def numbers(study: ablations.Study, label: str) -> dict[str, str]:
+        """Heading → what the paper has: mean and median over tasks, or the score of every task."""
+        row = (study.table, label)
+        over_tasks = [line for line in published_aggregates() if (line.table, line.method) == row]
+        if over_tasks:
+            marked = ((line, "*" if line.misprint else "") for line in over_tasks)
+            return {line.name.removesuffix("_over_tasks"): f"{line.value:.1f}{mark}" for line, mark in marked}
+        scores = [score for score in published_scores() if (score.table, score.method) == row]
+        return {
+            f"{score.task.partition('/')[2]}\n{score.at // 1000}k": f"{score.mean:.0f} ± {score.std or 0.0:.0f}"
+            for score in scores
+        }
+
+    name = "dmcontrol/cheetah-run"
+    recipe, console = known.find(name), Console(highlight=False)
+    for key, study in ablations.STUDIES.items():
+        frames = " and ".join(f"{at:,}" for at in study.frames)
+        print(f"{key}: {study.title}")
+        print(f"paper, {study.place}: {len(study.tasks)} tasks, {frames} frames, {study.seeds} seeds")
+        if study.note:
+            print(study.note)
+        table = Table(box=None, header_style="bold")
+        table.add_column("row", no_wrap=True)
+        for heading in numbers(study, next(iter(study.rows))):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("overrides", overflow="fold")
+        for label in study.rows:
+            overrides = ablations.overrides(f"{key}/{label}", recipe)
+            table.add_row(label, *numbers(study, label).values(), " ".join(overrides) or "none")
+        for label in study.not_yet:
+            table.add_row(label, *numbers(study, label).values(), "not here yet")
+        console.print(table)
+        print()
+    tables = {study.table for study in ablations.STUDIES.values()}
+    for line in published_aggregates():
+        if line.misprint and line.table in tables:
+            print(f"* {line.method}: {line.misprint}.")
+    for row, needs in ablations.not_yet().items():
+        print(f"{row} needs {needs}.")
+    print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
+    print("task's own: k is 4 on cartpole-swingup and reacher, else 8. To train an agent of masking/MLR-S:")
+    print(f"  {_train_command(name, ablations.overrides('masking/MLR-S', recipe), 'auto', 'mlr', None, False)}")
 
 
 @recipes_app.command("show")

@@ -10,10 +10,20 @@ from maskrl.envs import Atari, DMControl
 from maskrl.envs.atari import normalise
 from maskrl.experiments.evaluate import Published
 from maskrl.experiments.recipe import Method, Preset, Profile, Recipe, with_overrides
-from maskrl.recipes import atari, dmcontrol, toy
+from maskrl.recipes import ablations, atari, dmcontrol, toy
 from maskrl.recipes.sources import Explanation, Source, explain
 
-__all__ = ["Explanation", "Source", "explain", "find", "human_normalised", "names", "published_for", "resolve"]
+__all__ = [
+    "Explanation",
+    "Source",
+    "ablation",
+    "explain",
+    "find",
+    "human_normalised",
+    "names",
+    "published_for",
+    "resolve",
+]
 
 METHODS: tuple[Method, ...] = ("mlr", "baseline", *get_args(Preset))
 
@@ -84,12 +94,34 @@ def resolve(
     return with_overrides(find(name, profile, method), overrides, origin=find(name, profile, "mlr"))
 
 
+def ablation(
+    name: str, task: str = "dmcontrol/cheetah-run", profile: Literal["auto", "paper", "lite"] = "auto"
+) -> Recipe:
+    """A row of the paper's ablations, such as "masking/MLR-S", on a task of DMControl, which is where the paper has them."""
+    if needs := ablations.not_yet().get(name):
+        raise ValueError(f"ablation {name!r} cannot be run yet: it needs {needs}.")
+    if name not in ablations.names():
+        likely = _nearest(name, ablations.names())
+        ending = f": did you mean {likely}?" if likely else "."
+        raise ValueError(f"ablation {name!r} is not known{ending} `maskrl recipes list ablations` has them all.")
+    plain = find(task, profile)
+    if not isinstance(plain.env, DMControl):
+        raise ValueError(f"The paper's ablations are on DMControl: there are none on {task}.")
+    return with_overrides(plain, ablations.overrides(name, plain))
+
+
 def _require(what: str, value: str, known: Iterable[str], shown: Iterable[str] | None = None) -> None:
     known = list(known)
     if value not in known:
-        alone = [other for other in known if other.endswith(f"/{value}")]  # "pong" for "atari/pong"
-        likely = alone or difflib.get_close_matches(value, known, n=1)
+        likely = _nearest(value, known)
         raise ValueError(
-            f"{what} {value!r} is not known{f': did you mean {likely[0]}?' if likely else '.'} "
+            f"{what} {value!r} is not known{f': did you mean {likely}?' if likely else '.'} "
             f"There are {', '.join(shown or known)}{', and every other task of the suites' if shown else ''}."
         )
+
+
+def _nearest(value: str, known: Iterable[str]) -> str | None:
+    """What was meant, perhaps: "pong" is atari/pong, "masking/mlr-s" is masking/MLR-S."""
+    known = list(known)
+    same = [other for other in known if f"/{other}".casefold().endswith(f"/{value}".casefold())]
+    return next(iter(same or difflib.get_close_matches(value, known, n=1)), None)

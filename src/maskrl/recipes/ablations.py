@@ -1,0 +1,182 @@
+"""The paper's ablations: every row of its tables under the label it has there, as overrides of a task's recipe.
+
+`maskrl.recipes.ablation("masking/MLR-S", "dmcontrol/walker-walk")` is one of them. What the variants compute where the paper leaves
+it open is in docs/fidelity.md; its scores are in `maskrl.benchmarks.published`, under the same table and label.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from maskrl.experiments.recipe import Recipe
+from maskrl.recipes import dmcontrol
+
+REFERENCE: tuple[str, ...] = ()  # MLR itself: the recipe as it is
+BASELINE = ("objective=none",)
+
+UNSEEN = "values: ours; the paper has a figure, which we have not seen, and no numbers"
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table or figure of the paper."""
+
+    title: str
+    place: str  # in the paper
+    table: str | None  # its label in the paper's source, as in `maskrl.benchmarks.published`; None: a figure
+    rows: Mapping[
+        str, tuple[str, ...]
+    ]  # label → overrides, where {k}, {h} and {w} are the sides of the recipe's own cube
+    tasks: tuple[str, ...] = tuple(dmcontrol.PAPER_TASKS)  # on which the paper ran it
+    frames: tuple[int, ...] = (100_000,)  # after which it reports
+    seeds: int = 5
+    not_yet: Mapping[str, str] = field(default_factory=dict)  # label → what such a run would need that we do not have
+    note: str = ""
+
+
+STUDIES: dict[str, Study] = {
+    "masking": Study(
+        "masking strategy and reconstruction target",
+        "Table 2",
+        "table:ablate_strategy_target",
+        {
+            "Baseline": BASELINE,
+            "MLR-S": ("objective.mask.strategy=spatial",),
+            "MLR-T": ("objective.mask.strategy=temporal",),
+            "MLR-Pixel": ("objective.reconstruct=pixels",),
+            "MLR": REFERENCE,
+        },
+    ),
+    "variants": Study(
+        "action tokens, masked features, momentum decoder",
+        "Table 3",
+        "table:ablate_variants",
+        {
+            "Baseline": BASELINE,
+            "MLR w.o. ActTok": ("objective.action_tokens=false",),
+            "MLR-F": ("objective.corrupt=features",),
+            "MLR-MoDec": ("objective.momentum_decoder=true",),
+            "MLR": REFERENCE,
+        },
+    ),
+    "decoder-depth": Study(
+        "depth of the decoder",
+        "Table 4",
+        "table:ablate_decoder",
+        {
+            "layers=1": ("objective.decoder_depth=1",),
+            "layers=2": REFERENCE,
+            "layers=4": ("objective.decoder_depth=4",),
+            "layers=8": ("objective.decoder_depth=8",),
+        },
+    ),
+    "heads": Study(
+        "similarity loss, projection and prediction heads",
+        "Table 7",
+        "table:ablate_metric_heads",  # which has check marks for labels: these are our words for them
+        {
+            "Baseline": BASELINE,
+            "cosine, no heads": ("objective.projection=none", "objective.prediction=none"),
+            "cosine, prediction head": ("objective.projection=none",),
+            "cosine, both heads": REFERENCE,
+            "mse, both heads": ("objective.distance=mse",),
+        },
+    ),
+    "clip-length": Study(
+        "clip length K",
+        "Table 8",
+        "table:ablate_seq_len",
+        {
+            "Baseline": BASELINE,
+            "K=8": ("objective.clip_length=8",),
+            "K=16": REFERENCE,
+            "K=24": ("objective.clip_length=24",),
+        },
+    ),
+    "pretraining": Study(
+        "pretraining against joint learning",
+        "Table 9",
+        "table:pretraining",
+        {"Baseline": BASELINE, "MLR-Auxiliary": REFERENCE},
+        tasks=("cheetah-run", "reacher-easy"),
+        not_yet={"MLR-Pretraining": "a run that learns from the objective alone, and one that begins with its encoder"},
+    ),
+    "harder-tasks": Study(
+        "tasks that are harder",
+        "Table 11",
+        "table:challenging_tasks",
+        {"Baseline": BASELINE, "MLR": REFERENCE},
+        tasks=tuple(dmcontrol.SISTERS),
+        frames=(100_000, 500_000),  # one run has both: budget.frames=500000
+        seeds=3,
+    ),
+    "mask-ratio": Study(
+        "hidden share η",
+        "Figure 5",
+        None,
+        {
+            "ratio=0.1": ("objective.mask.ratio=0.1",),
+            "ratio=0.3": ("objective.mask.ratio=0.3",),
+            "ratio=0.5": REFERENCE,
+            "ratio=0.7": ("objective.mask.ratio=0.7",),
+            "ratio=0.9": ("objective.mask.ratio=0.9",),
+        },
+        seeds=3,
+        note=UNSEEN,
+    ),
+    "cube-depth": Study(
+        "depth k of the cubes",
+        "Figure 9 (a)",
+        None,
+        {  # a depth divides K = 16; 1 is MLR-S. Which of them is the reference depends on the task.
+            "k=2": ("objective.mask.cube=2,{h},{w}",),
+            "k=4": ("objective.mask.cube=4,{h},{w}",),
+            "k=8": ("objective.mask.cube=8,{h},{w}",),
+            "k=16": ("objective.mask.cube=16,{h},{w}",),
+        },
+        seeds=3,
+        note=UNSEEN,
+    ),
+    "patch": Study(
+        "height and width of the cubes",
+        "Figure 9 (b)",
+        None,
+        {  # a patch divides the frame of 100 pixels
+            "h=w=5": ("objective.mask.cube={k},5,5",),
+            "h=w=10": REFERENCE,
+            "h=w=20": ("objective.mask.cube={k},20,20",),
+            "h=w=25": ("objective.mask.cube={k},25,25",),
+        },
+        seeds=3,
+        note=UNSEEN,
+    ),
+}
+
+# The lite profile has frames of 48 pixels, patches of 8, and feature maps of 9 × 9 cells that are 4 pixels apart. Rows in pixels
+# or cells are scaled with them: patches still divide the frame, and 2 cells are still the 8 pixels of a patch.
+LITE: dict[str, tuple[str, ...]] = {
+    "variants/MLR-F": ("objective.corrupt=features", "objective.mask.feature_patch=2"),
+    "patch/h=w=5": ("objective.mask.cube={k},4,4",),
+    "patch/h=w=20": ("objective.mask.cube={k},16,16",),
+    "patch/h=w=25": ("objective.mask.cube={k},24,24",),
+}
+
+
+def names() -> list[str]:
+    """Every row that can be run: "masking/MLR-S"."""
+    return [f"{name}/{label}" for name, study in STUDIES.items() for label in study.rows]
+
+
+def not_yet() -> dict[str, str]:
+    """Rows of the paper that cannot be run here, and what they would need."""
+    return {f"{name}/{label}": needs for name, study in STUDIES.items() for label, needs in study.not_yet.items()}
+
+
+def overrides(name: str, recipe: Recipe) -> list[str]:
+    """What turns a task's recipe, with its objective, into that row of an ablation."""
+    study, _, label = name.partition("/")
+    lines = STUDIES[study].rows[label]
+    if recipe.profile == "lite":
+        lines = LITE.get(name, lines)
+    assert recipe.objective is not None
+    k, h, w = recipe.objective.mask.cube
+    return [line.format(k=k, h=h, w=w) for line in lines]
