@@ -165,7 +165,7 @@ def test_a_task_of_dmcontrol_survives_kills(tmp_path: Path):
 LONG = ["evaluation.episodes=100000", "threads=1"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_stops_at_once_even_within_an_evaluation(tmp_path: Path, number: int, code: int):
     """One of 100 000 episodes, which would take an hour."""
     process = _maskrl(tmp_path, "train", "toy/reach", *LONG, "--run-dir", "run")

@@ -630,7 +630,9 @@ def _mujoco_library(loaded: list[Path]) -> Check:
     if foreign:
         fix = "unset LD_PRELOAD LD_LIBRARY_PATH"
     else:
-        steps = ["pip uninstall -y mujoco"] * max(1, len(installed))  # it removes one at a time, and no stray files
+        # pip removes one version at a time, and no stray files. MuJoCo 4 comes in several packages.
+        names = {each.name for each in metadata.distributions() if re.fullmatch(r"mujoco(-\w+)?", each.name or "")}
+        steps = [f"pip uninstall -y {' '.join(sorted(names | {'mujoco'}))}"] * max(1, len(installed))
         steps += [f"rm -rf {shlex.quote(str(folder))}" for folder in folders]
         steps += [_install([each for each in requirements("dmcontrol") if each.package == "mujoco"])]
         fix = " && ".join(steps)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from rich.console import Console, Group
@@ -298,7 +298,8 @@ class LiveProgress:
     def draw(self) -> None:
         self._drawn = self.progress.clock.seconds
         # Room for the "^C" that a terminal echoes: on a full last line it would wrap, and the next drawing miss its place.
-        self._live.update(Constrain(self.picture(), self._live.console.width - 3), refresh=True)
+        with suppress(OSError):  # the terminal was closed, and the run is about to save itself
+            self._live.update(Constrain(self.picture(), self._live.console.width - 3), refresh=True)
 
     def picture(self) -> Group:
         progress, recipe, clock = self.progress, self.progress.recipe, self.progress.clock

@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
 
 class Stopped(Exception):  # noqa: N818, it is not an error
-    """Ctrl-C or SIGTERM. The state has been saved; the same command continues the run."""
+    """Ctrl-C or another signal. The state has been saved; the same command continues the run."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -356,7 +356,10 @@ def _as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """The numbers of the signals that came: Ctrl-C or SIGTERM end the loop between two decisions, with its state saved."""
+    """The numbers of the signals that came: each ends the loop between two decisions, with its state saved.
+
+    Ctrl-C, SIGTERM from a scheduler, and SIGHUP from a terminal that was closed, unless `nohup` has it ignored.
+    """
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
@@ -367,7 +370,9 @@ def stopping() -> Iterator[list[int]]:
             raise KeyboardInterrupt  # a second Ctrl-C: leave without saving
         seen.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heeded}
     try:
         yield seen
     finally:
