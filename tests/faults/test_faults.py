@@ -280,8 +280,22 @@ def test_a_checkpoint_of_the_future_is_refused(stopped: Run, monkeypatch: pytest
         train(stopped.recipe, stopped, Silent())
 
 
-def test_a_truncated_replay_is_refused(stopped: Run):
-    truncate(stopped.path / "replay" / "frames.u8")
+def test_a_replay_cut_short_where_nothing_was_leads_to_the_same_end(stopped: Run, whole: Run):
+    for name in ("frames.u8", "stamps.bin"):
+        truncate(stopped.path / "replay" / name)
+    assert_same_run(end_of(stopped.recipe, stopped.path, at_least=100), whole)
+
+
+@pytest.mark.parametrize("name", ["frames.u8", "stamps.bin"])
+def test_a_replay_that_has_lost_its_newest_frames_is_refused(stopped: Run, name: str):
+    os.truncate(stopped.path / "replay" / name, 1000)
+    with pytest.raises(RunError, match=r"cannot be continued.*files do not hold the .* frames of the state"):
+        train(stopped.recipe, stopped, Silent())
+
+
+def test_a_replay_that_is_too_long_is_refused(stopped: Run):
+    with (stopped.path / "replay" / "frames.u8").open("ab") as file:
+        file.write(b"more")
     with pytest.raises(RunError, match=r"frames\.u8 has \d+ bytes, this replay needs \d+: it is damaged"):
         train(stopped.recipe, stopped, Silent())
 

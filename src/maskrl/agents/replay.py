@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -79,6 +79,7 @@ class Replay:
         pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
         reserve: int = 0,
         priority_exponent: float | None = None,  # None: uniform draws
+        mend: bool = False,  # lengthen files that were cut short: `load_state_dict` tells which frames that costs
     ) -> None:
         if len(frame_shape) != 3 or min(frame_shape) < 1:
             raise ValueError(
@@ -101,9 +102,9 @@ class Replay:
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim))
-        self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory)
+        self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
         # What lies in each slot. It says after a crash, or years later, which frames are still what was written.
-        self._stamps = _allocate("stamps.bin", _STAMP, (self._slots,), directory)
+        self._stamps = _allocate("stamps.bin", _STAMP, (self._slots,), directory, mend)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
         self._next = 0  # the number of the next frame
@@ -484,21 +485,17 @@ def _step(action_dim: int) -> np.dtype[np.void]:
     )
 
 
-def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None) -> NDArray[Any]:
+def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
     """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
     if directory is None:
         return np.zeros(shape, dtype)
     directory.mkdir(parents=True, exist_ok=True)
     path, size = directory / name, prod(shape) * np.dtype(dtype).itemsize
     if not path.exists():
-        # All of it is taken from the disk now: if it were full later, an assignment to the memory-mapped file would
-        # kill the process without a word.
         aside = path.with_name(f"{name}.new")
         try:
             with aside.open("wb") as file:
-                file.truncate(size)
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, size)
+                _lengthen(file, size)
         except OSError as error:
             aside.unlink(missing_ok=True)
             raise OSError(
@@ -507,9 +504,21 @@ def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | N
                 str(path),
             ) from error
         aside.rename(path)
+    if mend and path.stat().st_size < size:
+        with path.open("r+b") as file:
+            _lengthen(file, size)
     if path.stat().st_size != size:
         raise ValueError(
             f"{path} has {path.stat().st_size} bytes, this replay needs {size}: it is damaged, or of another replay. "
             "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
         )
     return np.memmap(path, dtype, "r+", shape=shape)
+
+
+def _lengthen(file: IO[bytes], size: int) -> None:
+    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would
+    kill the process without a word.
+    """
+    file.truncate(size)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)

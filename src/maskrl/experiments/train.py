@@ -262,7 +262,7 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
     pad: Literal["repeat", "zero"] = "zero" if isinstance(recipe.env, Atari) else "repeat"
     size = replay_size(recipe, Spaces.of(env))
     try:
-        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad)
+        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad, mend=True)
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."
