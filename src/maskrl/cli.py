@@ -335,7 +335,7 @@ def evaluate(
 
     with refusing(RunError):
         opened = Run.open(run)
-        state = opened.restore()
+        state = opened.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
     if state is None:
         raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
     recipe = opened.recipe

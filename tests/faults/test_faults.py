@@ -102,12 +102,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trained(tmp_path_factory.mktemp("whole"), tiny_recipe())[0]
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Run:
-    """The same, stopped at decision 130, in its fourth episode: checkpoints of decision 100 and 130."""
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.raises(Stopped):
-        trained(tmp_path / "run", tiny_recipe(), Silent(interrupt_at=130))
-    return Run.open(tmp_path / "run")
+        trained(path, tiny_recipe(), Silent(interrupt_at=130))
+    return path
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, stopped_once: Path) -> Run:
+    """The same, stopped at decision 130, in its fourth episode: checkpoints of decision 100 and 130."""
+    return Run.open(shutil.copytree(stopped_once, tmp_path / "run"))
+
+
+def command(*arguments: str) -> int:
+    """The exit code of `maskrl`, in this process."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    return int(end.value.code or 0)
 
 
 # ── kill -9 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,9 +250,19 @@ def test_after_harm_to_the_newest_checkpoint_the_one_before_leads_to_the_same_en
     assert_same_run(run, whole)
     if harm is not delete:
         assert f"{newest.path.name} is damaged" in watcher.notes[0]
-        assert f"continuing from the checkpoint before, {before.path.name}" in watcher.notes[0]
+        assert f"taking the checkpoint before, {before.path.name}" in watcher.notes[0]
         assert [event["text"] for event in run.events("note")] == watcher.notes
         assert newest.path.with_suffix(".damaged").exists()  # nothing is thrown away
+
+
+def test_an_evaluation_takes_the_one_before_and_touches_nothing(stopped: Run, capsys):
+    newest, before = checkpoint.checkpoints(stopped.checkpoints)
+    truncate(newest.path)
+    assert command("evaluate", str(stopped.path), "--episodes", "1") == 0
+    out, complaint = capsys.readouterr()
+    assert "checkpoint at 100 frames" in out
+    assert f"{newest.path.name} is damaged" in complaint
+    assert checkpoint.checkpoints(stopped.checkpoints) == [newest, before]
 
 
 def test_the_one_before_is_complete_even_if_the_ring_has_wrapped_since(tmp_path: Path):
@@ -367,12 +390,6 @@ def under_limit(which: int, limit: int, arguments: list[str]) -> tuple[int | Non
         out += block
     process.join()
     return process.exitcode, out.decode()
-
-
-def command(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(arguments)
-    return int(end.value.code or 0)
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path):

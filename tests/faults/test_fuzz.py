@@ -24,7 +24,7 @@ from maskrl.experiments.world import EnvironmentFailedError, World
 from runs import tiny_rainbow, tiny_recipe, trained
 
 pytestmark = pytest.mark.faults
-many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, -1, 2**31, 2**63, 10**40, 1e308])
 VALUES = st.recursive(

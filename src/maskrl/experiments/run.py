@@ -186,10 +186,10 @@ class Run:
                 os.fsync(file.fileno())
         return checkpoint.write(self.checkpoints, state, recipe=digest(self.recipe))
 
-    def restore(self, tell: Callable[[str], None] | None = None) -> dict[str, Any] | None:
+    def restore(self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False) -> dict[str, Any] | None:
         """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
 
-        With `tell` the directory is that of the process that trains: what is damaged is set aside for good.
+        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains.
         """
         damaged = []
         for found in checkpoint.checkpoints(self.checkpoints):
@@ -197,7 +197,7 @@ class Run:
                 content = checkpoint.read(found)
             except (checkpoint.DamagedError, OSError) as error:
                 damaged.append(f"{found.path.name} is damaged ({error})")
-                if tell is not None:
+                if set_aside:
                     found.path.rename(found.path.with_suffix(".damaged"))
                 continue
             if content.format != checkpoint.FORMAT:
@@ -211,7 +211,7 @@ class Run:
                     "Take it out of this directory; the checkpoint before it will be used."
                 )
             if damaged and tell is not None:
-                tell(f"{' and '.join(damaged)}; continuing from the checkpoint before, {found.path.name}.")
+                tell(f"{' and '.join(damaged)}; taking the checkpoint before, {found.path.name}.")
             return content.state
         if damaged:
             raise RunError(

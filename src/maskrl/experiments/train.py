@@ -315,7 +315,7 @@ def resume(
     tell: Tell,
 ) -> NDArray[np.uint8] | None:
     """Restore the newest checkpoint, if any, and live through the open episode again; returns its observation."""
-    state = run.restore(tell)
+    state = run.restore(tell, set_aside=True)
     if state is None:
         return None
     begun, now = run.versions(), versions(run.recipe)
