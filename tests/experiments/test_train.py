@@ -148,6 +148,19 @@ def test_an_update_logged_at_the_decision_of_the_checkpoint_is_logged_once(tmp_p
     assert events(crashed) == events(whole)
 
 
+def test_what_is_saved_already_is_not_saved_again(tmp_path: Path):
+    """Else the one that is kept for bad times would be of the same moment."""
+    recipe = tiny_recipe()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a crash"):
+            trained(tmp_path, recipe, Crashing(at=101))
+    run, _ = trained(tmp_path, recipe)
+    assert [event["frames"] for event in run.events("checkpoint")] == [50, 100, 150]
+    with pytest.raises(Stopped):
+        trained(tmp_path / "stopped", recipe, Silent(interrupt_at=100))
+    assert [event["frames"] for event in Run.open(tmp_path / "stopped").events("checkpoint")] == [50, 100]
+
+
 class Crashing(Silent):
     def __init__(self, at: int) -> None:
         super().__init__()

@@ -90,6 +90,7 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     run.set_status("running")
     watcher.begin(recipe, clock())
     metrics: Metrics = {}
+    saved = (position.decisions, position.evaluated) if position.decisions else None
 
     with stopping() as stop:
         while True:
@@ -103,8 +104,10 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                     position.evaluated = now.frames
             done = now.frames >= recipe.frames and position.evaluated == now.frames
             due = now.frames % recipe.checkpoint_every == 0 and now.frames
-            if done or stop or due or replay.must_be_saved:
+            here = (position.decisions, position.evaluated)
+            if replay.must_be_saved or (here != saved and (done or stop or due)):
                 save(run, agent, snapshot(agent, replay, explorer, position, world, clock()), clock())
+                saved = here
             if done or stop:
                 break
 
