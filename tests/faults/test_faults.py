@@ -428,20 +428,31 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(tmp_path: Path, small_disk: Path, capsys):
-    arguments = ["train", "toy/reach", *SMALL, "--profile", "lite", "--run-dir"]
-    assert command(*arguments, str(tmp_path / "whole")) == 0
-    ballast = small_disk / "ballast"
-    whole = Run.open(tmp_path / "whole")
-    first, second = (event["bytes"] for event in whole.events("checkpoint"))
-    replay = sum(file.stat().st_size for file in (whole.path / "replay").iterdir())
-    ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - replay - first - second // 2))
-    assert command(*arguments, str(small_disk / "run")) == 2
-    message = capsys.readouterr().err
-    assert "No space left on device" in message
-    ballast.unlink()
-    assert command(*arguments, str(small_disk / "run")) == 0
-    assert_same_run(Run.open(small_disk / "run"), whole)
+class Filling(Silent):
+    """Somebody else takes what is left of the disk."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self.ballast = place / "ballast"
+
+    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
+        if clock.decisions == 60:
+            self.ballast.write_bytes(bytes(shutil.disk_usage(self.ballast.parent).free - 8192))
+
+
+def test_a_disk_that_fills_up_stops_the_run_and_room_lets_it_go_on(small_disk: Path, whole: Run):
+    watcher = Filling(small_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        trained(small_disk / "run", whole.recipe, watcher)
+    watcher.ballast.unlink()
+    assert_same_run(end_of(whole.recipe, small_disk / "run", at_least=50), whole)
+
+
+def test_a_disk_that_is_full_already_is_refused_with_the_figures(small_disk: Path, capsys):
+    (small_disk / "ballast").write_bytes(bytes(60_000_000))
+    assert command("train", "toy/reach", *SMALL, "--profile", "lite", "--run-dir", str(small_disk / "run")) == 2
+    assert re.search(r"The replay and the checkpoints will take \d+ MB on the disk of .*free", capsys.readouterr().err)
+    assert not (small_disk / "run").exists()
 
 
 def test_a_directory_that_became_read_only_is_refused(small_disk: Path):
