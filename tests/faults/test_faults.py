@@ -38,7 +38,7 @@ pytestmark = pytest.mark.faults
 
 # A server that has imported everything, and forks: children start at once and share no thread with this process.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["runs"])
+context.set_forkserver_preload(["maskrl.cli", "maskrl.experiments.train"])
 
 
 class Reporting(Silent):
