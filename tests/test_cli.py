@@ -17,6 +17,7 @@ import pytest
 import maskrl
 from maskrl import cli, recipes
 from maskrl.experiments import train as training
+from maskrl.experiments.forecast import forecast
 from maskrl.experiments.recipe import ReplayConfig
 
 SMALL = [
@@ -382,7 +383,7 @@ def test_a_replay_that_cannot_fit_is_refused_with_its_size(storage: str, advice:
 @pytest.mark.parametrize("name", ["toy/reach", "toy/catch"])
 def test_the_forecast_counts_what_training_allocates(name: str, tmp_path: Path):
     recipe = replace(recipes.find(name), replay=ReplayConfig(capacity=500))
-    needs = cli.forecast(recipe, tmp_path)
+    needs = forecast(recipe, tmp_path)
     env = recipe.env.make(seed=1, training=True)
     run = maskrl.experiments.run.Run.create(tmp_path / "run", recipe)
     assert needs.replay == training.build_replay(recipe, env, run).nbytes

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maskrl.benchmarks.published import published_scores
 from maskrl.benchmarks.scores import Protocol, RunScores, Scores, ScoresError, protocol_of
 from maskrl.benchmarks.verdict import Verdict, against_paper, papers_gain, versus
 from maskrl.recipes import find, resolve
+from maskrl.recipes.published import published_scores
 
 CONTROL = sorted({s.task for s in published_scores() if s.table == "table:dmc_compare"})
 

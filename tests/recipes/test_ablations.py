@@ -10,13 +10,13 @@ import torch
 from maskrl import cli
 from maskrl.agents.base import Spaces
 from maskrl.agents.replay import Replay
-from maskrl.benchmarks.published import MAIN_TABLES, citations, published_aggregates, published_scores
 from maskrl.benchmarks.scores import method_of
 from maskrl.experiments.recipe import leaves, with_overrides
 from maskrl.nn.encoders import ControlEncoder
 from maskrl.objectives.base import Host
 from maskrl.recipes import ablation, explain, find, resolve
 from maskrl.recipes.ablations import LITE, STUDIES, names, not_yet, overrides
+from maskrl.recipes.published import MAIN_TABLES, citations, published_aggregates, published_scores
 
 PROFILES = ("paper", "lite")
 TASK = "dmcontrol/cheetah-run"

@@ -11,10 +11,10 @@ from maskrl.agents.base import Spaces
 from maskrl.agents.replay import Replay
 from maskrl.experiments.recipe import Recipe, as_json, from_json, leaves, with_overrides
 from maskrl.recipes import METHODS, explain, find, human_normalised, names, published_for
-from maskrl.recipes.atari import LITE, PRESETS, PUBLISHED
+from maskrl.recipes.atari import GAMES, LITE, PRESETS
 from maskrl.recipes.sources import ATARI_SOURCES, SOURCES
 
-GAMES, PROFILES = list(PUBLISHED), ("paper", "lite")
+PROFILES = ("paper", "lite")
 RELATIVES = tuple(PRESETS)
 
 # Paper, Table 13, row by row: what it says, where we have it, and the value by game or for all of them.
@@ -369,10 +369,10 @@ def test_the_scores_have_the_mean_and_median_over_the_games(method, expected_mea
 
 
 def test_a_random_player_is_0_and_a_human_1():
-    for game, scores in PUBLISHED.items():
+    for game, random, human in (("alien", 227.8, 7127.7), ("boxing", 0.1, 12.1), ("up_n_down", 533.4, 11693.2)):
         recipe = find(f"atari/{game}", "lite")
-        assert human_normalised(recipe, scores.random) == 0
-        assert human_normalised(recipe, scores.human) == 1
+        assert human_normalised(recipe, random) == 0
+        assert human_normalised(recipe, human) == 1
     assert human_normalised(find("atari/pong", "lite"), (-20.7 + 14.6) / 2) == pytest.approx(0.5)
     assert human_normalised(find("toy/catch"), 5.0) is human_normalised(find("dmcontrol/walker-walk"), 5.0) is None
 

@@ -1,4 +1,4 @@
-"""From runs to claims: the paper's tables, statistics of scores, and verdicts.
+"""From runs to claims: statistics of scores, and verdicts. The paper's tables are in `maskrl.recipes.published`.
 
 scores = Scores.read("runs")                          # and what was wrong with it: scores.problems
 for verdict in against_paper(scores, "mlr").tasks:    # or versus(scores, "mlr", "baseline")
@@ -8,13 +8,10 @@ statistics.estimate_all(final.matrix("mlr", final.tasks))
 """
 
 from maskrl.benchmarks import statistics
-from maskrl.benchmarks.published import PAPER, PublishedScore, published, published_aggregates, published_scores
 from maskrl.benchmarks.scores import RunScores, Scores, ScoresError, protocol_hash, protocol_of
 from maskrl.benchmarks.verdict import Verdict, Verdicts, against_paper, versus
 
 __all__ = [
-    "PAPER",
-    "PublishedScore",
     "RunScores",
     "Scores",
     "ScoresError",
@@ -23,9 +20,6 @@ __all__ = [
     "against_paper",
     "protocol_hash",
     "protocol_of",
-    "published",
-    "published_aggregates",
-    "published_scores",
     "statistics",
     "versus",
 ]

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl import recipes
-from maskrl.benchmarks.published import Unit, players, published_scores
 from maskrl.envs import ToyArcade, ToyControl
 from maskrl.experiments.recipe import Method, Profile, Recipe, as_override, difference, leaves
 from maskrl.experiments.run import Run, RunError
+from maskrl.recipes.published import Unit, players, published_scores
 
 COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl import recipes
-from maskrl.benchmarks.published import PublishedScore, published
 from maskrl.benchmarks.scores import Scores, protocol_difference, protocol_of, scale
 from maskrl.benchmarks.statistics import (
     CONFIDENCE,
@@ -19,6 +18,7 @@ from maskrl.benchmarks.statistics import (
     seeds_needed,
     welch,
 )
+from maskrl.recipes.published import PublishedScore, published
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
 

@@ -11,6 +11,7 @@ from maskrl.envs.atari import normalise
 from maskrl.experiments.evaluate import Published
 from maskrl.experiments.recipe import Method, Preset, Profile, Recipe, with_overrides
 from maskrl.recipes import ablations, atari, dmcontrol, toy
+from maskrl.recipes.published import players, published
 from maskrl.recipes.sources import Explanation, Source, explain
 
 __all__ = [
@@ -33,7 +34,7 @@ def names() -> list[str]:
     tasks = [*dmcontrol.PAPER_TASKS, *dmcontrol.SISTERS]
     return [
         *(f"dmcontrol/{task}" for task in tasks),
-        *(f"atari/{task}" for task in atari.PUBLISHED),
+        *(f"atari/{task}" for task in atari.GAMES),
         *(f"toy/{task}" for task in toy.TASKS),
     ]
 
@@ -65,16 +66,21 @@ def find(name: str, profile: Literal["auto", "paper", "lite"] = "auto", method: 
 def published_for(recipe: Recipe, frames: int) -> Published | None:
     """What the paper reports for a recipe's task and method after so many frames, if it does."""
     match recipe.env:
-        case DMControl(task=task) if recipe.method in ("mlr", "baseline"):
-            return dmcontrol.published(task, frames, recipe.method)
+        case DMControl(task=task):
+            found = published(f"dmcontrol/{task}", frames, recipe.method)
         case Atari(task=task, action_repeat=repeat):
-            return atari.published(task, frames // repeat, recipe.method)
-    return None
+            found = published(f"atari/{task}", frames // repeat, recipe.method)
+        case _:
+            return None
+    if found is None or found.seeds is None:
+        return None
+    return Published(found.mean, found.std, found.seeds, found.source)
 
 
 def human_normalised(recipe: Recipe, score: float) -> float | None:
     """A score on the scale from a random player (0) to a human one (1), for the games of Atari-100k."""
-    return atari.human_normalised(recipe.env.task, score) if isinstance(recipe.env, Atari) else None
+    scale = players(f"atari/{recipe.env.task}") if isinstance(recipe.env, Atari) else None
+    return None if scale is None else (score - scale.random) / (scale.human - scale.random)
 
 
 def resolve(

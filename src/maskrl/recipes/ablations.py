@@ -1,7 +1,7 @@
 """The paper's ablations: every row of its tables under the label it has there, as overrides of a task's recipe.
 
 `maskrl.recipes.ablation("masking/MLR-S", "dmcontrol/walker-walk")` is one of them. What the variants compute where the paper leaves
-it open is in docs/fidelity.md; its scores are in `maskrl.benchmarks.published`, under the same table and label.
+it open is in docs/fidelity.md; its scores are in `maskrl.recipes.published`, under the same table and label.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Study:
 
     title: str
     place: str  # in the paper
-    table: str | None  # its label in the paper's source, as in `maskrl.benchmarks.published`; None: a figure
+    table: str | None  # its label in the paper's source, as in `maskrl.recipes.published`; None: a figure
     rows: Mapping[
         str, tuple[str, ...]
     ]  # label → overrides, where {k}, {h} and {w} are the sides of the recipe's own cube

@@ -6,7 +6,6 @@ every one.
 
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
-from maskrl.experiments.evaluate import Published
 from maskrl.experiments.recipe import Budget, Method, Profile, Recipe, with_overrides, without_objective
 from maskrl.objectives.mlr import MLRConfig
 
@@ -84,32 +83,3 @@ def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
         assert full.objective is not None
         full = with_overrides(full, [line.format(k=full.objective.mask.cube[0]) for line in LITE])
     return full if method == "mlr" else without_objective(full)
-
-
-# Mean and standard deviation over seeds, by task and frames. Paper, Table 1; reacher-hard and walker-run: paper, Table 11.
-PUBLISHED: dict[tuple[str, int], dict[str, tuple[float, float]]] = {
-    ("finger-spin", 100_000): {"mlr": (907, 58), "baseline": (853, 112)},
-    ("cartpole-swingup", 100_000): {"mlr": (806, 48), "baseline": (784, 63)},
-    ("reacher-easy", 100_000): {"mlr": (866, 103), "baseline": (593, 118)},
-    ("cheetah-run", 100_000): {"mlr": (482, 38), "baseline": (399, 80)},
-    ("walker-walk", 100_000): {"mlr": (643, 114), "baseline": (424, 281)},
-    ("ball_in_cup-catch", 100_000): {"mlr": (933, 16), "baseline": (648, 287)},
-    ("finger-spin", 500_000): {"mlr": (973, 31), "baseline": (944, 97)},
-    ("cartpole-swingup", 500_000): {"mlr": (872, 5), "baseline": (871, 4)},
-    ("reacher-easy", 500_000): {"mlr": (957, 41), "baseline": (943, 52)},
-    ("cheetah-run", 500_000): {"mlr": (674, 37), "baseline": (602, 67)},
-    ("walker-walk", 500_000): {"mlr": (939, 10), "baseline": (818, 263)},
-    ("ball_in_cup-catch", 500_000): {"mlr": (964, 14), "baseline": (960, 10)},
-    ("reacher-hard", 100_000): {"mlr": (624, 220), "baseline": (341, 275)},
-    ("walker-run", 100_000): {"mlr": (181, 19), "baseline": (105, 47)},
-    ("reacher-hard", 500_000): {"mlr": (844, 129), "baseline": (669, 290)},
-    ("walker-run", 500_000): {"mlr": (576, 25), "baseline": (466, 39)},
-}
-
-
-def published(task: str, frames: int, method: str) -> Published | None:
-    """What the paper reports for a task after so many frames; None for a task or a time that it has not."""
-    if (task, frames) not in PUBLISHED:
-        return None
-    seeds, source = (3, "paper, Table 11") if task in SISTERS else (10, "paper, Table 1")
-    return Published(*PUBLISHED[task, frames][method], seeds, source)

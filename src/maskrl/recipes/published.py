@@ -20,7 +20,7 @@ MAIN_TABLES = ("table:dmc_compare", "table:challenging_tasks", "table:atari_comp
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One cell of a table. It has all that a `maskrl.experiments.evaluate.Published` has."""
+    """One cell of a table."""
 
     table: str  # the label in the paper's source, "table:dmc_compare"
     method: str  # as printed
@@ -156,7 +156,7 @@ def _by_key() -> dict[tuple[str, str, int, str], PublishedScore]:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    text = (resources.files("maskrl.benchmarks") / "data" / f"{name}.csv").read_text(encoding="utf-8")
+    text = (resources.files("maskrl.recipes") / "data" / f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -1,0 +1,286 @@
+"""`maskrl train` and `maskrl evaluate`."""
+
+import errno
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from maskrl import __version__
+from maskrl.cli.words import (
+    MethodOption,
+    Overrides,
+    Profile,
+    ProfileOption,
+    RecipeName,
+    Refusal,
+    budget,
+    count,
+    print_rows,
+    refusing,
+    resolve,
+    train_command,
+)
+
+if TYPE_CHECKING:
+    from maskrl.experiments.forecast import Forecast
+    from maskrl.experiments.recipe import Recipe
+    from maskrl.experiments.run import Run
+
+
+def train(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    profile: ProfileOption = "auto",
+    method: MethodOption = "mlr",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."),
+    ] = None,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases.")] = False,
+) -> None:
+    """Train an agent. The same command again continues the same run from its newest checkpoint."""
+    from maskrl.agents.replay import NothingToDrawError
+    from maskrl.experiments.checkpoint import checkpoints
+    from maskrl.experiments.forecast import forecast
+    from maskrl.experiments.progress import make_watcher, require_wandb
+    from maskrl.experiments.recipe import digest
+    from maskrl.experiments.run import Run, RunError
+    from maskrl.experiments.train import Stopped
+    from maskrl.experiments.train import train as run_to_the_end
+    from maskrl.experiments.world import EnvironmentFailedError
+
+    chosen = resolve(recipe, overrides, profile, method)
+    path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
+    command = train_command(recipe, overrides or [], profile, method, run_dir, wandb)
+    unit, amount = budget(chosen)
+    longer = [
+        *(override for override in overrides or [] if not override.startswith(f"budget.{unit}=")),
+        f"budget.{unit}={2 * amount}",
+    ]
+    longer_command = train_command(recipe, longer, profile, method, None, wandb)
+
+    if path.exists() and not path.is_dir():
+        raise Refusal(f"{path} is a file. Choose another --run-dir.")
+    if wandb:
+        with refusing(ModuleNotFoundError):
+            require_wandb()
+    continued = (path / "recipe.json").exists()
+    with refusing(RunError, OSError):
+        run = Run.create(path, chosen) if continued else None
+    if run is not None and run.status == "done":
+        print(f"This run is finished already; it is in {path}.\n")
+        summary(run, longer_command)
+        return
+    # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
+    with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
+        needs = forecast(chosen, path)  # before anything is written
+    with refusing(RunError, OSError):
+        run = run or Run.create(path, chosen)
+    banner(run, needs, profile)
+
+    tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    try:
+        with refusing(RunError, NothingToDrawError), make_watcher(run, tty=tty, wandb=wandb) as watcher:
+            run_to_the_end(chosen, run, watcher)
+    except Stopped as stopped:
+        print(f"\nStopped and saved at {watcher.progress.clock.frames:,} frames. Continue with:\n  {command}")
+        raise typer.Exit(128 + stopped.signal_number) from None
+    except KeyboardInterrupt:  # before the loop took over, or the second in a row
+        print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")
+        raise typer.Exit(130) from None
+    except (FloatingPointError, EnvironmentFailedError) as error:
+        kept = "The last good checkpoint is kept. Once the cause is removed, continue from it with:"
+        again = f"{kept}\n  {command}" if checkpoints(run.checkpoints) else "No checkpoint yet."
+        print(f"maskrl: {error}\n{again}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise Refusal(
+            f"{error.filename or path}: {error.strerror}. The last checkpoint is kept. Make room and continue with:\n  {command}"
+        ) from error
+    print()
+    summary(run, longer_command)
+
+
+def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
+    """What is about to happen, and what it will take."""
+    import torch
+
+    from maskrl.experiments.forecast import size
+    from maskrl.experiments.progress import title
+    from maskrl.experiments.train import device_of
+
+    recipe, repeat = run.recipe, run.recipe.env.action_repeat
+    device, where = device_of(recipe), ""
+    if device.type == "cpu":
+        where = f", {count(recipe.threads or torch.get_num_threads(), 'thread')}"
+    if recipe.profile == "lite":
+        chosen = "lite, as there is no CUDA device" if profile == "auto" and not torch.cuda.is_available() else "lite"
+        words = f"{chosen}: the method scaled to a laptop; its scores are not the paper's"
+    else:
+        words = "paper, as there is a CUDA device" if profile == "auto" else "paper"
+    capacity = min(recipe.replay.capacity, recipe.frames // repeat)
+    if recipe.replay.storage == "disk":
+        replay = f"{size(needs.replay)} on disk, {size(needs.disk_free)} free"
+        if needs.memory_free is not None and needs.replay > needs.memory_free:
+            replay += f"; more than the free memory ({size(needs.memory_free)}), so reading it will be slow"
+    else:
+        free = "" if needs.memory_free is None else f", {size(needs.memory_free)} free"
+        replay = f"{size(needs.memory)} of memory{free}, and as much disk for checkpoints"
+    print(f"maskrl {__version__}: {title(recipe)}")
+    rows = {
+        "profile": words,
+        "budget": f"{recipe.frames:,} frames = {recipe.frames // repeat:,} decisions × {repeat}, "
+        f"evaluated every {recipe.evaluation.every:,} frames over {count(recipe.evaluation.episodes, 'episode')}",
+        "device": f"{device}{where}",
+        **({"renderer": renderer} if (renderer := run.versions().get("renderer")) else {}),
+        "replay": f"up to {capacity:,} decisions: {replay}",
+        "directory": str(run.path),
+    }
+    print_rows(rows, wrap=True)
+    print(flush=True)
+
+
+def summary(run: "Run", longer_command: str) -> None:
+    """What came out, what to hold it against, where it is and what can be done next."""
+    from maskrl.experiments.checkpoint import checkpoints
+    from maskrl.experiments.evaluate import EpisodeReturns
+    from maskrl.experiments.pictures import NOT_COMPARABLE, learning_curve
+    from maskrl.experiments.progress import duration, number, title
+    from maskrl.recipes import human_normalised, published_for
+
+    recipe, evaluations = run.recipe, list(run.events("evaluation"))
+    last, best = evaluations[-1], max(evaluations, key=lambda event: event["score"])
+    returns = EpisodeReturns(tuple(last["returns"]))
+    rows = {
+        "score": f"{number(returns.score)} ± {number(returns.spread)} over {count(len(returns.returns), 'episode')}"
+    }
+    if best["frames"] != last["frames"]:
+        rows["score"] += f" (best on the way: {number(best['score'])} at {best['frames']:,} frames)"
+    for event in run.events("random"):
+        floor = EpisodeReturns(tuple(event["returns"]))
+        rows["random"] = f"{number(floor.score)} ± {number(floor.spread)}, uniformly random actions"
+    if (human := human_normalised(recipe, returns.score)) is not None:
+        rows["score"] += f"; {number(human)} human-normalised"
+    usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
+    for frames in dict.fromkeys((recipe.frames, usual)):  # the paper's own budget, where it has no number at this one
+        if (paper := published_for(recipe, frames)) is not None:
+            spread = "" if paper.std is None else f" ± {number(paper.std)}"
+            words = f"{number(paper.mean)}{spread} over {paper.seeds} seeds at {frames:,} frames"
+            why = [NOT_COMPARABLE] if recipe.profile == "lite" else _changed(recipe)
+            why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
+            rows["paper"] = "; ".join([f"{words} ({paper.source})", *why])
+            break
+    try:
+        rows["curve"] = str(learning_curve(run, published_for(recipe, recipe.frames)))
+    except ModuleNotFoundError as missing:
+        rows["curve"] = f"not drawn: {missing}"
+    rows["checkpoint"] = next((str(newest.path) for newest in checkpoints(run.checkpoints)), "gone")
+    rows["evaluate"] = f"maskrl evaluate {shlex.quote(str(run.path))} --episodes 20 --video agent.mp4"
+    rows["go longer"] = f"{longer_command}  # a run of its own: the budget is part of a recipe"
+    print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
+    print_rows(rows)
+
+
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    episodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many (default: as many as the run itself uses).")
+    ] = None,
+    video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
+) -> None:
+    """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
+    from maskrl.experiments import evaluate as evaluation
+    from maskrl.experiments import train as training
+    from maskrl.experiments.pictures import Video
+    from maskrl.experiments.progress import number, title
+    from maskrl.experiments.run import Run, RunError
+
+    with refusing(RunError):
+        opened = Run.open(run)
+        state = opened.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
+    if state is None:
+        raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
+    recipe = opened.recipe
+    training.configure_process(recipe)
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+        envs = (
+            training.make_evaluation_envs(recipe)
+            if video is None
+            else [recipe.env.make(seed=recipe.seed, training=False)]
+        )
+        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
+    agent = training.build_agent(recipe, envs[0])
+    agent.load_state_dict(state["agent"])
+    seed, played = recipe.seed + training.EVALUATION_SEED, episodes or recipe.evaluation.episodes
+    epsilon = recipe.evaluation.epsilon
+    if recorder is None:
+        returns = evaluation.evaluate(agent, envs, episodes=played, seed=seed, epsilon=epsilon)
+    else:
+        with refusing(OSError), recorder:
+            returns = evaluation.evaluate(
+                agent, envs, episodes=played, seed=seed, epsilon=epsilon, watcher=recorder.add
+            )
+    for env in envs:
+        env.close()
+
+    frames = state["position"]["decisions"] * recipe.env.action_repeat
+    if as_json:
+        result = {
+            "run": str(run),
+            "recipe": recipe.name,
+            "method": recipe.method,
+            "profile": recipe.profile,
+            "seed": recipe.seed,
+            "frames": frames,
+            "score": returns.score,
+            "spread": returns.spread,
+            "returns": returns.returns,
+            "video": None if recorder is None else str(recorder.path),
+        }
+        print(json.dumps(result))
+        return
+    print(f"{title(recipe)}, checkpoint at {frames:,} frames")
+    rows = {"score": f"{number(returns.score)} ± {number(returns.spread)} over {count(played, 'episode')}"}
+    if played > 1:
+        rows["returns"] = f"from {number(min(returns.returns))} to {number(max(returns.returns))}"
+    if recorder is not None:
+        moved = "" if recorder.path == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
+        rows["video"] = f"{recorder.path}{moved}"
+    print_rows(rows)
+
+
+# What may differ between two runs whose scores are compared all the same.
+HARMLESS = (
+    "seed",
+    "device",
+    "threads",
+    "evaluation.side_by_side",
+    "budget.frames",
+    "budget.decisions",
+    "checkpoint_every",
+    "agent.micro_batch",
+    "replay.storage",
+)
+
+
+def _changed(recipe: "Recipe") -> list[str]:
+    """Why a run of the paper's profile is not the paper's: values that overrides have changed."""
+    from maskrl import recipes
+    from maskrl.experiments.recipe import leaves
+
+    original = leaves(
+        recipes.find(recipe.name, recipe.profile, "mlr" if recipe.objective else recipe.preset or "baseline")
+    )
+    changed = [path for path, value in leaves(recipe).items() if original.get(path) != value and path not in HARMLESS]
+    return [f"not comparable: {', '.join(changed)} changed"] if changed else []

@@ -1,0 +1,91 @@
+"""What the commands share: arguments and options that mean the same everywhere, refusals, and words about a recipe."""
+
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from maskrl.experiments.recipe import Recipe
+
+Profile = Literal["auto", "paper", "lite"]
+Method = Literal["mlr", "baseline", "der", "otr", "drq", "drq_eps"]
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
+]
+ProfileOption = Annotated[
+    Profile,
+    typer.Option(help="paper: to the number. lite: scaled to a laptop. auto: paper with a CUDA device, else lite."),
+]
+MethodOption = Annotated[
+    Method,
+    typer.Option(help="baseline: the same agent without the objective. The others: relatives of Rainbow, on Atari."),
+]
+
+
+class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
+    """Something that the user can put right; the message says how."""
+
+
+@contextmanager
+def refusing(*errors: type[Exception]) -> Iterator[None]:
+    """Turn errors whose message is meant for the user into a refusal."""
+    try:
+        yield
+    except errors as error:
+        words = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            words = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+        raise Refusal(words) from error
+
+
+def resolve(name: str, overrides: Sequence[str] | None, profile: Profile, method: Method) -> "Recipe":
+    """The recipe of a name, with overrides."""
+    from maskrl import recipes
+
+    with refusing(ValueError):
+        return recipes.resolve(name, overrides or (), profile=profile, method=method)
+
+
+def budget(recipe: "Recipe") -> tuple[str, int]:
+    """The unit of a budget, and how many of it."""
+    budget = recipe.budget
+    return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
+
+
+def train_command(
+    recipe: str, overrides: Sequence[str], profile: Profile, method: Method, run_dir: Path | None, wandb: bool
+) -> str:
+    """The command as it was typed, defaults left out."""
+    words = ["maskrl", "train", recipe, *overrides]
+    words += ["--profile", profile] if profile != "auto" else []
+    words += ["--method", method] if method != "mlr" else []
+    words += ["--run-dir", str(run_dir)] if run_dir is not None else []
+    return shlex.join(words + (["--wandb"] if wandb else []))
+
+
+def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
+    """Wrapped for a terminal if asked; never a row with a command, which is there to be copied."""
+    width = shutil.get_terminal_size().columns if wrap and sys.stdout.isatty() else sys.maxsize
+    for name, words in rows.items():
+        indent = 13 * " "
+        lines = textwrap.wrap(
+            words, max(40, width), initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        print("\n".join([f"  {name:<11}{lines[0].lstrip()}", *lines[1:]]))
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
