@@ -34,6 +34,13 @@ VALUES = st.recursive(
 )
 
 
+SMALL_FILES = ("recipe.json", "status.json", "versions.json")  # of one JSON object each
+
+
+def as_bytes(tree: Any) -> bytes:
+    return json.dumps(tree).encode()
+
+
 @st.composite
 def harmed(draw: st.DrawFn, original: bytes) -> bytes:
     """Cut, changed, doubled, or nonsense from the start."""
@@ -84,27 +91,21 @@ def only_our_errors(read: Callable[[], object]) -> None:
         read()
 
 
-@pytest.mark.parametrize("name", ["recipe.json", "metrics.jsonl", "status.json", "versions.json"])
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        *((name, harmed) for name in (*SMALL_FILES, "metrics.jsonl")),
+        *((name, lambda content: replanted(json.loads(content)).map(as_bytes)) for name in SMALL_FILES),
+    ],
+)
 @many
 @given(data=st.data())
-def test_a_harmed_file_is_read_or_refused(run: Run, name: str, data: st.DataObject):
+def test_a_harmed_file_is_read_or_refused(run: Run, name: str, harm, data: st.DataObject):
+    """Other bytes, or JSON of another shape."""
     file = run.path / name
     original = file.read_bytes()
     try:
-        file.write_bytes(data.draw(harmed(original)))
-        only_our_errors(lambda: read_all(run.path))
-    finally:
-        file.write_bytes(original)
-
-
-@pytest.mark.parametrize("name", ["recipe.json", "status.json", "versions.json"])
-@many
-@given(data=st.data())
-def test_json_of_another_shape_is_read_or_refused(run: Run, name: str, data: st.DataObject):
-    file = run.path / name
-    original = file.read_bytes()
-    try:
-        file.write_text(json.dumps(data.draw(replanted(json.loads(original)))))
+        file.write_bytes(data.draw(harm(original)))
         only_our_errors(lambda: read_all(run.path))
     finally:
         file.write_bytes(original)
@@ -117,7 +118,7 @@ def test_lines_of_another_shape_are_passed_over(run: Run, data: st.DataObject):
     original = file.read_bytes()
     lines = original.splitlines()
     place = data.draw(st.integers(0, len(lines) - 1))
-    changed = json.dumps(data.draw(replanted(json.loads(lines[place])))).encode()
+    changed = as_bytes(data.draw(replanted(json.loads(lines[place]))))
     try:
         file.write_bytes(b"\n".join([*lines[:place], changed, *lines[place + 1 :]]))
         read_all(run.path)  # never refused: what is whole is kept

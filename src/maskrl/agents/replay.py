@@ -63,7 +63,7 @@ class Replay:
     """The newest transitions, at least `capacity` of them as long as episodes have 100 decisions or more.
 
     In memory, or with a `directory` in files that outlive the process. `reserve` is the number of frames that may be
-    written after a checkpoint before they replace one that the checkpoint needs: what an exact resume from files costs.
+    written before they replace one that the last state but one needs (`must_be_saved`): what an exact resume from files costs.
     A `priority_exponent` makes the draws prioritised (Schaul et al., 2016): in proportion to error ** exponent.
     """
 

@@ -25,6 +25,9 @@ from maskrl.experiments.world import EnvironmentFailedError, Tell, World
 
 EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
 UPDATES_PER_LINE = 50  # of metrics.jsonl
+RESERVE = (
+    1000  # frames of the replay at most that nobody draws from, so that checkpoints stay whole: 30 MB at 100 × 100
+)
 
 
 class Watcher(Protocol):
@@ -63,7 +66,7 @@ def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
 
 
 def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
-    configure_torch(recipe)
+    configure_process(recipe)
     notes: list[str] = []
     world = World(recipe, notes.append)
     agent, spaces = build_agent(recipe, world.env), world.spaces
@@ -155,8 +158,8 @@ def is_logged(updates: int) -> bool:
     return updates % UPDATES_PER_LINE == 1
 
 
-class Interrupted(Exception):  # noqa: N818, it is not an error
-    """An evaluation was given up, because the run is to stop. It is done again when the run continues."""
+class Interrupted(BaseException):
+    """An evaluation was given up, because the run is to stop; no error, as KeyboardInterrupt is none. It will be done again."""
 
 
 def look(
@@ -183,8 +186,6 @@ def look(
 
     try:
         floor, returns = play()
-    except Interrupted:
-        raise
     except Exception as error:  # see World: an error may be a hiccup, so there is a second try in fresh environments
         text = f"An evaluation failed ({type(error).__name__}: {error}). Trying once more in fresh environments."
         run.log("note", clock, {"text": text})
@@ -192,8 +193,6 @@ def look(
         envs[:] = make_evaluation_envs(recipe)
         try:
             floor, returns = play()
-        except Interrupted:
-            raise
         except Exception as again:
             raise EnvironmentFailedError(
                 f"An evaluation failed, and again in fresh environments: {type(again).__name__}: {again}"
@@ -207,7 +206,7 @@ def look(
 # ── Building ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def configure_torch(recipe: Recipe) -> None:
+def configure_process(recipe: Recipe) -> None:
     """Seed every generator that belongs to the process. We draw from torch's alone; an environment may use the others."""
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
@@ -254,8 +253,10 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
         "frame_stack": stack,
         "capacity": min(recipe.replay.capacity, decisions),
         # What may be written after the last checkpoint but one without touching what it needs: a frame per decision, and one
-        # per episode. Where episodes are shorter than 25 decisions, the replay asks for a checkpoint before its time.
-        "reserve": 2 * (between_saves + between_saves // 25 + 2) if recipe.replay.storage == "disk" else 0,
+        # per episode. If that is not enough, the replay asks for a checkpoint before its time.
+        "reserve": min(2 * (between_saves + between_saves // 25 + 2), RESERVE)
+        if recipe.replay.storage == "disk"
+        else 0,
         "priority_exponent": recipe.agent.priority_exponent if isinstance(recipe.agent, RainbowConfig) else None,
     }
 

@@ -42,8 +42,8 @@ class LatentDecoder(nn.Module):
 class NarrowDecoder(nn.Module):
     """A decoder narrower than the latent, which the paper does not have: its Atari blocks, 3136 wide, are 78.7 M parameters each.
 
-    Like the blocks of the wide one it adds to the states what it finds out. Without that path all that is predicted would
-    have to pass through `width` numbers, and the encoder learns to see no more than these.
+    Like the blocks of the wide one it adds to the states what it finds out: else all that is predicted would have to pass
+    through `width` numbers.
     """
 
     def __init__(self, latent_dim: int, decoder: LatentDecoder, *, width: int) -> None:
