@@ -92,8 +92,8 @@ def trained(path: Path, recipe: Recipe, watcher: Silent | None = None) -> tuple[
 
 
 def events(run: Run) -> list[dict[str, object]]:
-    """Of the run, not of the processes that made it: without the seconds, which no seed decides, and what checkpoints cost."""
-    own = [event for event in run.events() if event["kind"] not in ("checkpoint", "note")]
+    """Of the run, not of the processes that made it: without the seconds, which no seed decides, and where they went."""
+    own = [event for event in run.events() if event["kind"] not in ("timing", "checkpoint", "note")]
     return [{key: value for key, value in event.items() if key != "seconds"} for event in own]
 
 

@@ -2,4 +2,5 @@
 
 from maskrl.cli import main
 
-main()
+if __name__ == "__main__":  # not where a process of ours imports it again
+    main()

@@ -349,7 +349,7 @@ def test_random_actions_are_uniform_and_as_many_as_their_share(explored: int, sh
 
 # ── One update ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-CLIPS, WEIGHT, MAX_NORM = 5, 0.7, 0.05
+CLIPS, WEIGHT, MAX_NORM = 5, 0.7, 0.01
 
 
 @pytest.mark.parametrize(

@@ -588,6 +588,21 @@ def assert_same_batches(first, second):
             assert torch.equal(*(getattr(batch, name) for batch in batches))
 
 
+@pytest.mark.parametrize("pad", ["repeat", "zero"])
+def test_batches_built_from_a_mirror_are_the_same(pad):
+    plain, mirrored = (empty_replay(capacity=30, pad=pad, mirror=mirror) for mirror in (None, torch.device("cpu")))
+    for replay in (plain, mirrored):
+        live(replay, [20, 7, 20])  # more than it holds, so it has begun again from its front
+    late = empty_replay(capacity=30, pad=pad, mirror=torch.device("cpu"))
+    late.load_state_dict(plain.state_dict())
+    for other in (mirrored, late):
+        draw = plain.draw(200, span=3, whole=False)
+        one, two = plain.transitions(draw), other.transitions(draw)
+        assert torch.equal(one.obs, two.obs)
+        assert torch.equal(one.next_obs, two.next_obs)
+        assert torch.equal(plain.clips(draw, length=3).obs, other.clips(draw, length=3).obs)
+
+
 @exponents
 def test_a_replay_in_files_equals_one_in_memory(tmp_path, exponent):
     options = {"lengths": [9, 4, 12, 7], "capacity": 20, "priority_exponent": exponent}  # the ring has wrapped
@@ -851,3 +866,28 @@ def test_a_replay_that_makes_no_sense_is_refused(bad, message):
     good = {"frame_shape": FRAME, "action_dim": 2, "frame_stack": 3, "capacity": 10, "seed": 0}
     with pytest.raises(ValueError, match=message):
         Replay(**good | bad)
+
+
+@settings(max_examples=100)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    count=st.integers(1, 20),
+    span=st.integers(1, 8),
+    capacity=st.integers(5, 60),
+)
+def test_a_spread_is_even_does_not_overlap_and_disturbs_no_draw(lengths, count, span, capacity):
+    replay, twin = (counting_replay(lengths, frame_stack=2, capacity=capacity) for _ in range(2))
+    starts = replay.spread(count, span=span).starts
+    valid = sorted(valid_starts(lengths, frame_stack=2, capacity=capacity, span=span))
+    assert set(starts) <= set(valid)
+    assert len(starts) == min(count, max(1, len(valid) // span), len(valid))
+    assert (np.diff(starts) >= span).all()
+    gaps = np.diff([valid.index(start) for start in starts])
+    assert gaps.max(initial=0) - gaps.min(initial=len(valid)) <= 1
+    if len(replay):
+        assert (replay.draw(9).starts == twin.draw(9).starts).all()
+
+
+def test_nothing_is_spread_over_an_empty_replay():
+    assert len(empty_replay().spread(3)) == 0
+    assert len(counting_replay([4]).spread(3, span=5)) == 0

@@ -89,7 +89,7 @@ def test_the_actor_has_no_convolutions_of_its_own():
 
 def test_linears_start_orthogonal_and_slow_copies_as_copies():
     agent = tiny_sac(mlr=True, encoder=ControlEncoderConfig(filters=4, latent_dim=10, linear_init="truncated_normal"))
-    weight = agent.actor.embed[1].weight.detach()
+    weight = agent.actor.embed[0].weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(10), atol=1e-5, rtol=0)
     assert torch.equal(agent.target_encoder.copy.linear.weight, agent.encoder.linear.weight)
     assert torch.equal(agent.target_critic.copy.q1[0].weight, agent.critic.q1[0].weight)

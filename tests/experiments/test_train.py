@@ -1,4 +1,6 @@
 import json
+import resource
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,9 +11,10 @@ import torch
 
 from builders import Silent
 from maskrl.agents.base import Metrics
+from maskrl.envs.elsewhere import Elsewhere
 from maskrl.experiments.recipe import Budget, Evaluation
 from maskrl.experiments.run import Clock, Run, RunError
-from maskrl.experiments.train import Stopped
+from maskrl.experiments.train import Stopped, keep_freed_memory, train
 from runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
 RECIPES = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}
@@ -29,6 +32,63 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_does_not(tmp_p
     third, other = trained(tmp_path / "c", replace(recipe, seed=2))
     assert events(first) != events(third)
     assert not same_weights(agent, other)
+
+
+@each_agent
+def test_an_environment_that_steps_meanwhile_leads_to_the_same_run_bit_for_bit(tmp_path: Path, make):
+    (one, _), (other, _) = trained(tmp_path / "a", make()), trained(tmp_path / "b", make(overlap=True))
+    assert events(one) == events(other)
+    assert same_end(one, other)
+
+
+def test_one_whose_process_is_killed_is_brought_back_to_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    foresee, calls = Elsewhere.foresee, []
+
+    def deadly(self: Elsewhere, action: object) -> None:
+        calls.append(action)
+        if len(calls) == 20:
+            self._process.kill()
+            self._process.join()
+        foresee(self, action)
+
+    undisturbed, _ = trained(tmp_path / "a", tiny_recipe(overlap=True))
+    monkeypatch.setattr(Elsewhere, "foresee", deadly)
+    killed, _ = trained(tmp_path / "b", tiny_recipe(overlap=True))
+    assert len(calls) > 20
+    assert "its process has ended with exit code -9" in next(killed.events("note"))["text"]
+    assert same_end(undisturbed, killed)
+
+
+@each_agent
+def test_bfloat16_computes_almost_the_same_with_weights_of_float32(tmp_path: Path, make):
+    (plain, _), (half, agent) = trained(tmp_path / "a", make()), trained(tmp_path / "b", make(precision="bfloat16"))
+    assert {parameter.dtype for parameter in agent.encoder.parameters()} == {torch.float32}
+    first, rounded = (next(run.events("update")) for run in (plain, half))
+    for name in ("critic/loss", "mlr/loss"):
+        assert first[name] == pytest.approx(rounded[name], rel=0.05)  # 8 bits for a fraction
+        assert first[name] != rounded[name]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by torch, within torch.compile
+def test_compiled_convolutions_compute_the_same(tmp_path: Path):
+    (_, agent), (_, compiled) = (
+        trained(tmp_path / "a", tiny_recipe()),
+        trained(tmp_path / "b", tiny_recipe(compile=True)),
+    )
+    for name, weight in agent.encoder.state_dict().items():
+        torch.testing.assert_close(compiled.encoder.state_dict()[name], weight, rtol=1e-3, atol=1e-4)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # else it was not compiled
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of GNU's C library")
+def test_memory_that_a_large_tensor_leaves_is_kept_for_the_next_one():
+    keep_freed_memory()
+    for _ in range(4):
+        torch.ones(64 * 2**18)  # 64 MB: 16,384 pages that the system has to clear
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(64 * 2**18)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1000
 
 
 def test_evaluations_come_at_exactly_the_frames_asked_for_and_at_the_end(tmp_path: Path):
@@ -235,3 +295,14 @@ def test_training_works_outside_the_main_thread(tmp_path: Path):
     thread.start()
     thread.join()
     assert outcome[0].status == "done"
+
+
+def test_a_run_of_a_version_whose_recipes_had_fewer_fields_goes_on(tmp_path: Path):
+    recipe = tiny_recipe()
+    file = Run.create(tmp_path, recipe).path / "recipe.json"
+    fields = json.loads(file.read_text())
+    del fields["overlap"]  # which is as it was before there was such a field
+    file.write_text(json.dumps(fields))
+    run = Run.open(tmp_path)
+    train(recipe, run, Silent())
+    assert Run.create(tmp_path, recipe).restore() is not None

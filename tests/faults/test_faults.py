@@ -297,9 +297,9 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path, stopped: Run)
 
 def test_a_checkpoint_of_the_future_is_refused(stopped: Run, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT", 3)
+        patch.setattr(checkpoint, "FORMAT", 99)
         stopped.save({"whatever": "comes"})
-    with pytest.raises(RunError, match="has format 3; this version of maskrl reads format 2"):
+    with pytest.raises(RunError, match="has format 99; this version of maskrl reads format 3"):
         train(stopped.recipe, stopped, Silent())
 
 

@@ -5,6 +5,7 @@ import torch
 
 from builders import parameters_of
 from maskrl import ControlEncoder, NatureEncoder
+from maskrl.nn.encoders import flat
 
 
 def test_the_control_encoder_has_the_papers_4_036_182_parameters():
@@ -29,6 +30,13 @@ def test_the_announced_shapes_are_the_real_ones(strides: tuple[int, ...]):
     assert features.shape == (2, *encoder.feature_shape)
     assert encoder(pixels).shape == (2, 7)
     assert torch.equal(encoder(pixels), encoder.embed(features))
+
+
+@pytest.mark.parametrize("encoder", [ControlEncoder((3, 40, 40), filters=5), NatureEncoder((3, 40, 40))])
+def test_maps_are_flattened_without_a_copy(encoder: ControlEncoder | NatureEncoder):
+    features = encoder.features(torch.rand(2, 3, 40, 40))
+    assert flat(features).data_ptr() == features.data_ptr()
+    assert torch.equal(flat(features)[1].sort().values, features[1].flatten().sort().values)
 
 
 def test_a_latent_state_is_normalised_and_not_squashed():

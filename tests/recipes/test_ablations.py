@@ -1,7 +1,9 @@
 """The paper's ablations: that all of its rows are here under their labels, what each changes, and that each runs."""
 
 import re
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +14,11 @@ from maskrl.agents.base import Spaces
 from maskrl.agents.replay import Replay
 from maskrl.benchmarks.scores import method_of
 from maskrl.experiments.recipe import leaves, with_overrides
+from maskrl.experiments.run import encoder_path
 from maskrl.nn.encoders import ControlEncoder
 from maskrl.objectives.base import Host
 from maskrl.recipes import ablation, explain, find, resolve
-from maskrl.recipes.ablations import LITE, STUDIES, names, not_yet, overrides
+from maskrl.recipes.ablations import LITE, STUDIES, names, overrides
 from maskrl.recipes.published import MAIN_TABLES, citations, published_aggregates, published_scores
 
 PROFILES = ("paper", "lite")
@@ -64,9 +67,7 @@ REFERENCE = {  # what the recipe has where a table varies it: the label that is 
 def test_every_row_of_the_papers_tables_is_here_under_its_label_and_no_other():
     printed = {(line.table, line.method) for line in (*published_scores(), *published_aggregates())}
     ablated = {row for row in printed if row[0] not in MAIN_TABLES or row[0] == "table:challenging_tasks"}
-    ours = [
-        (study.table, label) for study in STUDIES.values() if study.table for label in (*study.rows, *study.not_yet)
-    ]
+    ours = [(study.table, label) for study in STUDIES.values() if study.table for label in study.rows]
     assert len(ours) == len(set(ours))
     assert set(ours) == ablated
 
@@ -88,11 +89,12 @@ def test_rows_without_a_number_are_those_of_the_figures_and_say_so():
     assert all(STUDIES[name].place.startswith("Figure ") for name in figures)
 
 
-def test_what_cannot_be_run_is_refused_with_what_it_would_need():
-    assert list(not_yet()) == ["pretraining/MLR-Pretraining"]
-    assert "pretraining/MLR-Pretraining" not in names()
-    with pytest.raises(ValueError, match="'pretraining/MLR-Pretraining' cannot be run yet: it needs a run that learns"):
-        ablation("pretraining/MLR-Pretraining")
+def test_mlr_pretraining_is_a_baseline_with_an_encoder_of_its_task_and_seed():
+    row = ablation("pretraining/MLR-Pretraining", TASK, "paper")
+    file = "pretrained/dmcontrol/cheetah-run/seed-{seed}/encoder.safetensors"
+    assert row == replace(find(TASK, "paper", "baseline"), encoder_from=file)
+    seeds = [encoder_path(replace(row, seed=seed)) for seed in (1, 2)]
+    assert seeds == [Path(file.replace("{seed}", seed)) for seed in ("1", "2")]
 
 
 # ── What a row is ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,8 +103,9 @@ def test_what_cannot_be_run_is_refused_with_what_it_would_need():
 @pytest.mark.parametrize("name", names())
 def test_a_row_differs_from_the_recipe_in_what_its_label_says(name):
     label, row = name.partition("/")[2], ablation(name, TASK, "paper")
-    if label == "Baseline":
-        assert row == find(TASK, "paper", "baseline")
+    if label in ("Baseline", "MLR-Pretraining"):
+        assert replace(row, encoder_from=None) == find(TASK, "paper", "baseline")
+        assert (row.encoder_from is None) == (label == "Baseline")
         return
     plain, own = leaves(find(TASK, "paper")), leaves(row)
     assert {path: own[path] for path in own if own[path] != plain[path]} == CHANGES.get(label, {})
@@ -113,7 +116,7 @@ def test_a_row_differs_from_the_recipe_in_what_its_label_says(name):
 
 def test_every_label_is_told_apart():
     labels = {name.partition("/")[2] for name in names()}
-    assert labels == {*CHANGES, *REFERENCE, "Baseline", "MLR", "MLR-Auxiliary"}
+    assert labels == {*CHANGES, *REFERENCE, "Baseline", "MLR", "MLR-Auxiliary", "MLR-Pretraining"}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -240,13 +243,15 @@ def test_the_ablations_are_listed_with_the_papers_numbers_and_what_to_type(capsy
     assert re.search(r"MLR w\.o\. ActTok +694\.2 +824\.2\* +objective\.action_tokens=false\b", out)
     assert "* MLR w.o. ActTok: the six scores of the column give 824.0." in out
     assert re.search(r"layers=2 +767\.3 +833\.0 +none\b", out)
-    assert re.search(r"MLR-Pretraining +468 ± 27 +862 ± 180 +not here yet", out)
-    assert "pretraining/MLR-Pretraining needs a run that learns from the objective alone" in out
+    assert re.search(r"MLR-Pretraining +468 ± 27 +862 ± 180 +objective=none\b", out)
     assert re.search(r"MLR +624 ± 220 +181 ± 19 +844 ± 129 +576 ± 25 +none\b", out)
     assert all(f"{name}: {study.title}\npaper, {study.place}: " in out for name, study in STUDIES.items())
     plain = find(TASK, "lite")
     assert all(line in out for name in names() for line in overrides(name, plain))
-    assert out.endswith("  maskrl train dmcontrol/cheetah-run objective.mask.strategy=spatial\n")
+    assert "  maskrl train dmcontrol/cheetah-run objective.mask.strategy=spatial\n" in out
+    first, second, third = out.splitlines()[-3:]
+    assert first.split()[-2:] == ["--run-dir", second.split()[2]]  # what the one makes, the next one takes
+    assert f"encoder_from={second.split()[-1]}/encoder.safetensors".replace("seed-1", "seed-{seed}") in third
 
 
 def test_the_harder_tasks_are_listed_with_the_papers_numbers(capsys):

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from maskrl.agents.replay import Replay
 from maskrl.nn.encoders import Encoder
+from maskrl.nn.momentum import Momentum
+from maskrl.objectives.base import Objective
 
 Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
 Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number
@@ -82,8 +84,17 @@ class Agent(Protocol):
     """What acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives."""
 
     encoder: Encoder
+    target_encoder: Momentum
     watch: Stopwatch
     updates: int
+
+    @property
+    def objective(self) -> Objective[Any] | None: ...
+
+    @property
+    def centre(self) -> nn.Module:
+        """What the encoder sees of observations (N, C, H, W) uint8 when the agent acts."""
+        ...
 
     def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32] | NDArray[np.int64]:
         """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` the same every time."""

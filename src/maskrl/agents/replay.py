@@ -80,6 +80,7 @@ class Replay:
         reserve: int = 0,
         priority_exponent: float | None = None,  # None: uniform draws
         mend: bool = False,  # lengthen files that were cut short: `load_state_dict` tells which frames that costs
+        mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
     ) -> None:
         if len(frame_shape) != 3 or min(frame_shape) < 1:
             raise ValueError(
@@ -105,6 +106,7 @@ class Replay:
         self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
         # What lies in each slot. It says after a crash, or years later, which frames are still what was written.
         self._stamps = _allocate("stamps.bin", _STAMP, (self._slots,), directory, mend)
+        self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
         self._next = 0  # the number of the next frame
@@ -199,6 +201,8 @@ class Replay:
         # Before the frame: a crash in between must not pass for the old frame.
         self._stamps[slot] = (self._next + 1, crc32(np.ascontiguousarray(frame).data))
         self._frames[slot] = frame
+        if self._mirror is not None:
+            self._mirror[slot] = torch.from_numpy(self._frames[slot])
         self._steps[slot] = 0
         self._steps["episode"][slot], self._steps["first"][slot] = episode, first
         if self._tree is not None:
@@ -236,6 +240,18 @@ class Replay:
             leaves = None if self._tree is None else self._tree[every % self._slots]
             starts = self._generator.choice(every, batch_size, p=None if leaves is None else leaves / leaves.sum())
         return Draw(starts, self._weights(starts, correction))
+
+    def spread(self, count: int, *, span: int = 1) -> Draw:
+        """Up to so many starts, each followed by `span` transitions of its episode, evenly over all that is stored.
+
+        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For whoever looks on: nothing is
+        random here, and the draws of those who learn stay what they are.
+        """
+        every = np.arange(self._oldest_start(), max(self._oldest_start(), self._next - span))
+        every = every[self._reaches(every, span)]
+        count = min(count, max(1, len(every) // span), len(every))
+        starts = every[np.arange(count) * len(every) // max(1, count)]
+        return Draw(starts, torch.ones(len(starts)))
 
     def _candidates(self, count: int, oldest: int, end: int) -> Index:
         """Frames in [oldest, end), up to so many: uniform, or in proportion to their leaves."""
@@ -336,10 +352,10 @@ class Replay:
             missed = np.where(ends - starts == 1, 0, discount**n_step)
             ends, discounts = ends - stops, np.where(stops, missed, discounts)
         return Transitions(
-            obs=torch.from_numpy(self._stacks(starts)),
+            obs=self._stacks(starts),
             actions=torch.from_numpy(self._steps["action"][starts % self._slots]),
             rewards=torch.from_numpy(rewards.astype(np.float32)),
-            next_obs=torch.from_numpy(self._stacks(ends)),
+            next_obs=self._stacks(ends),
             discounts=torch.from_numpy(discounts.astype(np.float32)),
         )
 
@@ -354,7 +370,8 @@ class Replay:
         valid = self._reaches(starts[:, None], steps + 1)  # (B, K)
         frames = starts[:, None] + np.minimum(steps, valid.sum(axis=1, keepdims=True) - 1)
         actions = np.where(valid[..., None], self._steps["action"][frames % self._slots], np.float32(0))
-        return Clip(*map(torch.from_numpy, (self._stacks(frames), actions, valid)))
+        obs = self._stacks(frames)
+        return Clip(obs, *(torch.from_numpy(values).to(obs.device) for values in (actions, valid)))
 
     def _stored(self, draw: Draw) -> Index:
         stale = (draw.starts < self._oldest_start()) | ~self._reaches(draw.starts, 1)
@@ -365,15 +382,22 @@ class Replay:
             )
         return draw.starts
 
-    def _stacks(self, frames: Index) -> NDArray[np.uint8]:
+    def _stacks(self, frames: Index) -> Tensor:
         """The observations (…, C, H, W) that end in these frames, as one gather of whole frames."""
         first = self._steps["first"][frames % self._slots][..., None]
         wanted = frames[..., None] + np.arange(1 - self.frame_stack, 1)  # (…, stack)
-        stacks: NDArray[np.uint8] = self._frames[np.maximum(wanted, first) % self._slots]  # (…, stack, c, H, W)
+        slots = np.maximum(wanted, first) % self._slots
+        stacks: Any  # (…, stack, c, H, W)
+        before: Any = wanted < first  # where there is no frame
+        if self._mirror is None:
+            stacks = self._frames[slots]
+        else:
+            stacks = self._mirror[torch.from_numpy(slots).to(self._mirror.device)]
+            before = torch.from_numpy(before).to(self._mirror.device)
         if self.pad == "zero":
-            stacks[wanted < first] = 0
+            stacks[before] = 0
         channels, *sides = self.frame_shape
-        return stacks.reshape(*frames.shape, self.frame_stack * channels, *sides)
+        return torch.as_tensor(stacks).reshape(*frames.shape, self.frame_stack * channels, *sides)
 
     # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -423,6 +447,11 @@ class Replay:
             needed = np.arange(max(floor, end - self._window, 0), end)
             lost = self._lost(needed)
             floor = max(floor, int(needed[0]) + lost) if lost else floor
+        if self._mirror is not None:
+            for start in range(0, used, 1000):  # files need not fit into memory
+                self._mirror[start : min(start + 1000, used)] = torch.from_numpy(
+                    self._frames[start : min(start + 1000, used)]
+                )
         for name in self._steps.dtype.names or ():
             self._steps[name][:used] = state[name]
         if self._tree is not None:

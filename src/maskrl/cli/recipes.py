@@ -1,6 +1,7 @@
 """`maskrl recipes list` and `maskrl recipes show`."""
 
 import difflib
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -90,19 +91,22 @@ def _list_ablations() -> None:
         for label in study.rows:
             overrides = ablations.overrides(f"{key}/{label}", recipe)
             table.add_row(label, *numbers(study, label).values(), " ".join(overrides) or "none")
-        for label in study.not_yet:
-            table.add_row(label, *numbers(study, label).values(), "not here yet")
         console.print(table)
         print()
     tables = {study.table for study in ablations.STUDIES.values()}
     for line in published_aggregates():
         if line.misprint and line.table in tables:
             print(f"* {line.method}: {line.misprint}.")
-    for row, needs in ablations.not_yet().items():
-        print(f"{row} needs {needs}.")
     print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
     print("task's own: k is 4 on cartpole-swingup and reacher, else 8. To train an agent of masking/MLR-S:")
     print(f"  {train_command(name, ablations.overrides('masking/MLR-S', recipe), 'auto', 'mlr', None, False)}")
+    print("An agent of pretraining/MLR-Pretraining is trained in three steps:")
+    run, out = Path("runs") / name / "collector", Path(ablations.encoder(name).replace("{seed}", "1")).parent
+    print(f"  {train_command(name, [], 'auto', 'baseline', run, False)}")
+    print(f"  maskrl pretrain {run} --out {out}")
+    print(
+        f"  {train_command(name, ablations.overrides('pretraining/MLR-Pretraining', recipe), 'auto', 'mlr', None, False)}"
+    )
 
 
 @app.command("show")

@@ -269,8 +269,11 @@ HARMLESS = (
     "budget.frames",
     "budget.decisions",
     "checkpoint_every",
+    "overlap",
     "agent.micro_batch",
     "replay.storage",
+    "replay.on_device",
+    "compile",
 )
 
 

@@ -128,6 +128,10 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         """The memory of the console now, in which a game keeps its state: uint8 (128,)."""
         return self._ale.getRAM()
 
+    def state(self) -> dict[str, float]:
+        """The same memory byte by byte: "ram[0]" to "ram[127]"."""
+        return {f"ram[{place}]": float(byte) for place, byte in enumerate(self.ram())}
+
     def _start_game(self) -> None:
         # ALE's own reset leaves traces of the last game in some (Assault, Kung-Fu Master), a restored state alone misses what
         # is in no state (Q*bert). Both together are exactly a ROM just loaded, in 5 instead of 140 ms.

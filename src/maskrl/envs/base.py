@@ -64,6 +64,16 @@ def episode_seed(run_seed: int, episode: int) -> int:
     return int(np.random.SeedSequence((run_seed, episode)).generate_state(1)[0])
 
 
+def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
+    """What is true behind the pixels now, by name; None if the environment does not tell.
+
+    One that does has a method `state() -> dict[str, float]`, with the same names in the same order every time.
+    """
+    tell = getattr(env.unwrapped, "state", None)  # which is an array in some of Gymnasium's own
+    state = tell() if callable(tell) else None
+    return state if isinstance(state, dict) else None
+
+
 def require_extra(module: str, extra: str) -> None:
     """Say how to install an optional simulator that is missing, before its import fails with less to go on."""
     if importlib.util.find_spec(module) is None:

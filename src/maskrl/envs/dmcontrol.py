@@ -101,6 +101,14 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         self._resize_canvas(self._size)
         return image
 
+    def state(self) -> dict[str, float]:
+        """What the suite shows an agent that does not see pixels: "position[0]", "velocity[1]", "to_target[0]", …"""
+        shown = self._suite.task.get_observation(self._suite.physics)
+        groups = {name: np.ravel(np.asarray(values, np.float64)) for name, values in shown.items()}
+        return {
+            f"{name}[{place}]": float(value) for name, values in groups.items() for place, value in enumerate(values)
+        }
+
     def close(self) -> None:
         """Free the simulation and its OpenGL context."""
         self._suite.physics.free()

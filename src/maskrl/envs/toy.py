@@ -106,6 +106,11 @@ class Reach(gym.Env[Frame, NDArray[np.float32]]):
         """The frame, enlarged: uint8 (H, W, 3)."""
         return _enlarge(self._draw())
 
+    def state(self) -> dict[str, float]:
+        """Where the dot and the goal are."""
+        (x, y), (goal_x, goal_y) = self.dot, self.goal
+        return {"dot.x": float(x), "dot.y": float(y), "goal.x": float(goal_x), "goal.y": float(goal_y)}
+
     def _draw(self) -> Frame:
         red, green = self._disc(self.dot), self._disc(self.goal)
         return np.stack([red, green, np.zeros_like(red)])
@@ -157,6 +162,10 @@ class Catch(gym.Env[Frame, np.int64]):
     def render(self) -> Frame:
         """The frame, enlarged: uint8 (H, W, 3)."""
         return _enlarge(self._draw())
+
+    def state(self) -> dict[str, float]:
+        """The column of the paddle, and the row and column of the ball."""
+        return {"paddle": float(self.paddle), "ball.row": float(self.row), "ball.column": float(self.column)}
 
     def _drop(self) -> None:
         self.row, self.column = 0, int(self.np_random.integers(GRID))

@@ -19,8 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-FORMAT = 2  # 1 was one file of torch's own
+FORMAT = 3  # 1 was one file of torch's own; 2 had the maps of the encoder flattened in another order
 KEPT = 2  # the newest, and the one before
 
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.safetensors")
@@ -98,10 +99,8 @@ def read(checkpoint: Checkpoint) -> Content:
 
 
 def nbytes(state: Mapping[str, Any]) -> int:
-    """Of the tensors in a state."""
-    packer = _Packer()
-    packer.pack(state)
-    return sum(tensor.nbytes for tensor in packer.tensors.values())
+    """Of the tensors in a state, which need not have data."""
+    return sum(leaf.nbytes for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
 
 
 def digest_of(path: Path) -> str:

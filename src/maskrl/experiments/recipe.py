@@ -62,6 +62,7 @@ class ReplayConfig(Config):
 
     capacity: int = 100_000  # decisions
     storage: Literal["disk", "memory"] = "disk"  # disk: memory-mapped files in the run directory, which a resume needs
+    on_device: bool = False  # also keep the frames on the GPU, if they fit, and build batches there
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,11 +80,20 @@ class Recipe(Config):
     objective: MLRConfig | None  # None: the paper's Baseline
     budget: Budget
     preset: Preset | None = None  # the name of a relative of the agent, if it is one
+    # A file of `maskrl pretrain` that the agent's encoder begins with, where {seed} stands for the run's seed; None: random weights
+    encoder_from: str | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     checkpoint_every: int = 5000  # frames
+    overlap: bool = (
+        False  # the environment steps in a process of its own while the agent learns: the same results, sooner
+    )
     seed: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "bfloat16"] = (
+        "float32"  # bfloat16: of convolutions and products; weights stay float32
+    )
+    compile: bool = False  # let torch.compile fuse the convolutional layers
     threads: int | None = None  # of torch on a CPU; None: as many as there are cores
 
     def __post_init__(self) -> None:
@@ -183,7 +193,12 @@ def from_json(text: str) -> Recipe:
 
 def digest(recipe: Recipe) -> str:
     """Eight characters that tell recipes apart, for the names of run directories."""
-    return hashlib.sha256(as_json(recipe).encode()).hexdigest()[:8]
+    return digest_of_text(as_json(recipe))
+
+
+def digest_of_text(text: str) -> str:
+    """The digest of a recipe that was written down, perhaps by a version of maskrl with fewer fields."""
+    return hashlib.sha256(json.dumps(json.loads(text), indent=2).encode()).hexdigest()[:8]
 
 
 def leaves(recipe: Recipe) -> dict[str, Any]:
@@ -303,6 +318,8 @@ def _parse(text: str, expected: Any) -> Any:
     """JSON if it is, else a list with commas, none, true or false, a number, and at last a word; text where text is expected."""
     if expected is str or (get_origin(expected) is Literal and text in get_args(expected)):
         return text  # "none" is a word here, as in objective.projection=none
+    if expected == str | None and text.lower() != "none":
+        return text  # a path may have commas, or be a number
     if get_origin(expected) is tuple and not text.startswith("["):
         return [_scalar(item.strip()) for item in text.removesuffix(",").split(",")]
     return (

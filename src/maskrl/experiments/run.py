@@ -19,24 +19,26 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
 import torch
 
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.envs.gl import choose_gl
 from maskrl.experiments import checkpoint
-from maskrl.experiments.recipe import Recipe, as_json, difference, digest, from_json
+from maskrl.experiments.recipe import Recipe, as_json, difference, digest, digest_of_text, from_json
 
 try:
     import fcntl
 except ImportError:  # Windows, where a run is not locked
     fcntl = None  # type: ignore[assignment]
 
-# random: what uniformly random actions earn. The last two are of the process and not of the run: what a checkpoint cost, and
-# what went otherwise than planned.
-Kind = Literal["update", "episode", "evaluation", "random", "checkpoint", "note"]
+# random: what uniformly random actions earn. probe: what the encoder sees, see representation.py. The last three are of the
+# process and not of the run: where its time went, what a checkpoint cost, and what went otherwise than planned.
+Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "checkpoint", "note"]
 Status = Literal["new", "running", "done", "failed"]
+
+BEGINNING = ("versions.json", "recipe.json")  # a run that was killed between the two is a new one
 
 
 class RunError(Exception):
@@ -56,8 +58,9 @@ class Clock:
 class Run:
     """One run: its directory, its recipe, its log and its newest checkpoint."""
 
-    def __init__(self, path: Path, recipe: Recipe) -> None:
-        self.path, self.recipe = path, recipe
+    def __init__(self, path: Path, recipe: Recipe, text: str | None = None) -> None:
+        """`text`: the recipe as it was written, which a later version of maskrl may write otherwise."""
+        self.path, self.recipe, self._text = path, recipe, text
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> "Run":
@@ -70,12 +73,14 @@ class Run:
                     f"{path} holds a run of another recipe. There and here:\n{changes}\n"
                     "Continue it with the overrides it was started with, or choose another --run-dir."
                 )
+            run.require_same_encoder()
             return run
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and any(file.name.removesuffix(".new") not in BEGINNING for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
+        begun = {**versions(recipe), **begun_from(recipe)}
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / "versions.json", json.dumps(versions(recipe), indent=2))
+            _write(path / "versions.json", json.dumps(begun, indent=2))
             _write(path / "recipe.json", as_json(recipe))
         except OSError as error:
             raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
@@ -88,7 +93,8 @@ class Run:
         if not file.exists():
             raise RunError(f"{path} holds no run: there is no recipe.json in it. `maskrl train` makes one.")
         try:
-            return cls(path, from_json(file.read_text()))
+            text = file.read_text()
+            return cls(path, from_json(text), text)
         except (ValueError, OSError) as error:
             raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
 
@@ -100,18 +106,15 @@ class Run:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --run-dir.") from error
         with file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    owner = file.read(200).strip() or "another process"
-                    raise RunError(
-                        f"{self.path} is being trained by {owner}. Wait for it, stop it (Ctrl-C there, or kill: it saves "
-                        "first), or choose another --run-dir."
-                    ) from None
-                except OSError:
-                    pass  # a file system without locks; `maskrl doctor` tells
+            try:
+                lock(file)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read(200).strip() or "another process"
+                raise RunError(
+                    f"{self.path} is being trained by {owner}. Wait for it, stop it (Ctrl-C there, or kill: it saves "
+                    "first), or choose another --run-dir."
+                ) from None
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
             file.flush()
@@ -125,23 +128,40 @@ class Run:
             return {}
         return found if isinstance(found, dict) else {}
 
+    def require_same_encoder(self) -> None:
+        """Refuse to go on, if the file of its first encoder has changed. One that is gone is missed only at the very start."""
+        path, begun = encoder_path(self.recipe), self.versions().get("encoder")
+        if path is not None and begun is not None and path.is_file() and (now := checkpoint.digest_of(path)) != begun:
+            raise RunError(
+                f"{self.path} was begun with another encoder: {path} had the digest {begun}, and has {now} now. "
+                "Put the file back, or choose another --run-dir."
+            )
+
+    def write(self, name: str, text: str) -> Path:
+        """A file beside the others, all of it or nothing."""
+        _write(self.path / name, text)
+        return self.path / name
+
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def log(self, kind: Kind, clock: Clock, values: Mapping[str, Any]) -> None:
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"kind": kind, **asdict(clock), **values}) + "\n")
 
-    def events(self, kind: Kind | None = None) -> Iterator[dict[str, Any]]:
-        """The logged events in order; a line torn by a crash is passed over."""
+    def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
+        """The logged events in order, of these kinds or of all; a line torn by a crash is passed over."""
         try:
             lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
         except FileNotFoundError:
             return
         except OSError as error:
             raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
+        words = [kind.encode() for kind in kinds]
         for line in lines:
+            if words and not any(word in line for word in words):
+                continue  # unparsed: of a long log, most lines are updates
             event = _event(line)
-            if event is not None and (kind is None or event["kind"] == kind):
+            if event is not None and (not kinds or event["kind"] in kinds):
                 yield event
 
     def rewind(self, clock: Clock | None) -> None:
@@ -175,6 +195,11 @@ class Run:
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def digest(self) -> str:
+        """By which the run's checkpoints know its recipe."""
+        return digest(self.recipe) if self._text is None else digest_of_text(self._text)
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -184,7 +209,7 @@ class Run:
         if log.exists():
             with log.open("ab") as file:
                 os.fsync(file.fileno())
-        return checkpoint.write(self.checkpoints, state, recipe=digest(self.recipe))
+        return checkpoint.write(self.checkpoints, state, recipe=self.digest)
 
     def restore(self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False) -> dict[str, Any] | None:
         """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
@@ -205,9 +230,9 @@ class Run:
                     f"{found.path} has format {content.format}; this version of maskrl reads format {checkpoint.FORMAT}. "
                     "Continue this run with the version of maskrl that wrote it (versions.json tells which began it)."
                 )
-            if content.recipe != digest(self.recipe):
+            if content.recipe != self.digest:
                 raise RunError(
-                    f"{found.path} is of another recipe ({content.recipe}, here {digest(self.recipe)}). "
+                    f"{found.path} is of another recipe ({content.recipe}, here {self.digest}). "
                     "Take it out of this directory; the checkpoint before it will be used."
                 )
             if damaged and tell is not None:
@@ -231,6 +256,35 @@ class Run:
             )
 
 
+def is_locked(path: Path) -> bool:
+    """Whether some process trains the run in this directory, as far as the file system tells."""
+    if fcntl is None:
+        return False
+    try:
+        with (path / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no run yet, or there are no locks
+        return False
+    return False
+
+
+def lock(file: IO[str]) -> None:
+    """Lock a file for this process, or BlockingIOError. A look at the lock (`is_locked`) is waited for: it takes no time."""
+    for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if pause is None:
+                raise
+            time.sleep(pause)
+        except OSError:
+            break  # a file system without locks; `maskrl doctor` tells
+        else:
+            break
+
+
 def _event(line: bytes) -> dict[str, Any] | None:
     """A line of the log, or None if it is not one that a run has written."""
 
@@ -250,8 +304,26 @@ def _event(line: bytes) -> dict[str, Any] | None:
             return event if listed and is_number(event.get("score")) else None
         case "episode":
             return event if is_number(event.get("return")) else None
+        case "timing":
+            parts = event.get("parts")
+            return event if isinstance(parts, dict) and all(map(is_number, parts.values())) else None
         case kind:
             return event if kind in get_args(Kind) else None
+
+
+def encoder_path(recipe: Recipe) -> Path | None:
+    """The file that the recipe's encoder begins with."""
+    return None if recipe.encoder_from is None else Path(recipe.encoder_from.replace("{seed}", str(recipe.seed)))
+
+
+def begun_from(recipe: Recipe) -> dict[str, str]:
+    """The digest of that file, by which it is known again."""
+    path = encoder_path(recipe)
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
+    return {"encoder": checkpoint.digest_of(path)}
 
 
 def versions(recipe: Recipe) -> dict[str, str | None]:

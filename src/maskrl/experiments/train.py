@@ -1,5 +1,6 @@
 """The loop: act, learn, live, and now and then look. To change it, edit it."""
 
+import ctypes
 import random
 import signal
 import threading
@@ -18,10 +19,14 @@ from maskrl.agents.base import Action, Agent, Metrics, Spaces
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.replay import Replay
 from maskrl.envs import Atari
+from maskrl.experiments import encoder_file
+from maskrl.experiments.checkpoint import checkpoints
 from maskrl.experiments.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.experiments.recipe import Recipe
-from maskrl.experiments.run import Clock, Run, RunError, versions
+from maskrl.experiments.representation import glance
+from maskrl.experiments.run import Clock, Run, RunError, encoder_path, versions
 from maskrl.experiments.world import EnvironmentFailedError, Tell, World
+from maskrl.nn.momentum import Momentum
 
 EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
 UPDATES_PER_LINE = 50  # of metrics.jsonl
@@ -88,12 +93,16 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
             watcher.note(clock(), text)
         notes.clear()
 
+    if recipe.encoder_from is not None and not checkpoints(run.checkpoints):
+        run.require_same_encoder()
+        load_encoder(recipe, agent)
     obs = resume(run, agent, replay, explorer, position, world, notes.append)
     run.rewind(clock() if position.evaluated >= 0 else None)
     run.set_status("running")
     watcher.begin(recipe, clock())
     metrics: Metrics = {}
     saved = (position.decisions, position.evaluated) if position.decisions else None
+    told: dict[str, float] = {}  # the seconds of each part, as of the newest event about them
 
     with stopping() as stop:
         while True:
@@ -105,6 +114,9 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                 with suppress(Interrupted), agent.watch("evaluation"):
                     look(recipe, run, watcher, agent, evaluation_envs, now, stop)
                     position.evaluated = now.frames
+                if position.evaluated == now.frames:
+                    probe(recipe, run, agent, replay, now)
+                    told = time_spent(run, agent, told, now)
             done = now.frames >= recipe.frames and position.evaluated == now.frames
             due = now.frames % recipe.checkpoint_every == 0 and now.frames
             here = (position.decisions, position.evaluated)
@@ -124,8 +136,10 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
             else:
                 with agent.watch("actor"):
                     action = agent.act(obs[None], explore=True)[0]
+                world.foresee(action)  # the released code, too, chooses an action, learns, and then steps
                 for _ in range(recipe.agent.updates_per_decision):
-                    metrics = agent.update(replay)
+                    with numerics(recipe):
+                        metrics = agent.update(replay)
                     if is_logged(agent.updates):
                         run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
 
@@ -203,6 +217,21 @@ def look(
     watcher.evaluation(clock, returns)
 
 
+def probe(recipe: Recipe, run: Run, agent: Agent, replay: Replay, clock: Clock) -> None:
+    """Write down what the encoder makes of what is stored, once something is."""
+    with agent.watch("probe"):
+        seen = glance(agent, replay, recipe)
+    if seen is not None:
+        run.log("probe", clock, seen)
+
+
+def time_spent(run: Run, agent: Agent, told: Mapping[str, float], clock: Clock) -> dict[str, float]:
+    """Write down the seconds that each part has taken since the last time; returns all of this sitting."""
+    seconds = dict(agent.watch.seconds)
+    run.log("timing", clock, {"parts": {part: round(all_ - told.get(part, 0.0), 3) for part, all_ in seconds.items()}})
+    return seconds
+
+
 # ── Building ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -213,6 +242,20 @@ def configure_process(recipe: Recipe) -> None:
     np.random.seed(recipe.seed % 2**32)
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what tensors leave behind for the next ones.
+
+    Else it hands pieces of more than 32 MB back to the system, which clears every page that it gives out again: a third of the
+    time of Rainbow's update with the paper's decoder, whose gradients are 640 MB.
+    """
+    mmap_max, trim_threshold = -4, -1  # of malloc.h
+    with suppress(OSError, AttributeError):  # another C library than GNU's
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(mmap_max, 0)
+        library.mallopt(trim_threshold, -1)  # never
 
 
 def device_of(recipe: Recipe) -> torch.device:
@@ -228,7 +271,17 @@ def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
 
 
 def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
-    return recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
+    agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
+    if recipe.compile:
+        # The function, not the module: the weights, and the names under which they are saved, stay what they are.
+        layers = agent.encoder.convolutions
+        layers.forward = torch.compile(layers.forward)
+    return agent
+
+
+def numerics(recipe: Recipe) -> torch.autocast:
+    """In which precision an update computes."""
+    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
 
 
 class ReplaySize(TypedDict):
@@ -261,12 +314,23 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
     }
 
 
-def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
+def load_encoder(recipe: Recipe, agent: Agent) -> None:
+    """Let the agent begin with the recipe's encoder: its own, and every slow copy of it. The actor shares the convolutions."""
+    path = encoder_path(recipe)
+    assert path is not None
+    encoder_file.load(path, agent.encoder)
+    agent.target_encoder.restart(agent.encoder)
+    for module in [] if agent.objective is None else agent.objective.modules():
+        if isinstance(module, Momentum):
+            module.restart(agent.encoder)
+
+
+def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     pad: Literal["repeat", "zero"] = "zero" if isinstance(recipe.env, Atari) else "repeat"
     size = replay_size(recipe, Spaces.of(env))
     try:
-        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad, mend=True)
+        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror_of(recipe, size))
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."
@@ -276,6 +340,15 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run) -> Replay:
             f"There is not enough memory for the replay: it takes {Replay.forecast(**size):,} bytes. Use "
             "replay.storage=disk, or set replay.capacity or the budget lower."
         ) from error
+
+
+def mirror_of(recipe: Recipe, size: ReplaySize) -> torch.device | None:
+    """The GPU, if it is to hold the frames and they leave half of its free memory to the networks."""
+    device = device_of(recipe)
+    if not recipe.replay.on_device or device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if 2 * Replay.forecast(**size) < free else None
 
 
 # ── Saving and continuing ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,7 +401,7 @@ def resume(
         tell(f"Begun with something else than it is continued with, so results may differ: {', '.join(changed)}.")
     try:
         agent.load_state_dict(state["agent"])
-        lost = replay.load_state_dict(_as_arrays(state["replay"]))
+        lost = replay.load_state_dict(as_arrays(state["replay"]))
         for name, value in state["position"].items():
             setattr(position, name, type(getattr(position, name))(value))
         obs = world.load_state_dict(state["world"])
@@ -337,7 +410,7 @@ def resume(
         torch.set_rng_state(generators["torch"])
         if generators["cuda"]:
             torch.cuda.set_rng_state_all(generators["cuda"])
-        np.random.set_state(tuple(_as_arrays(dict(enumerate(generators["numpy"]))).values()))
+        np.random.set_state(tuple(as_arrays(dict(enumerate(generators["numpy"]))).values()))
         random.setstate(generators["python"])
     except EnvironmentFailedError:
         raise
@@ -354,7 +427,8 @@ def resume(
     return obs
 
 
-def _as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
+def as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A state as the replay took it: a checkpoint knows tensors alone."""
     return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
 
 

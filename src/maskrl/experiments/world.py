@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from maskrl.agents.base import Action, Spaces
 from maskrl.envs.base import episode_seed
+from maskrl.envs.elsewhere import Elsewhere
 from maskrl.experiments.recipe import Recipe
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class World:
 
     def __init__(self, recipe: Recipe, tell: Tell) -> None:
         self._recipe, self._tell = recipe, tell
-        self.env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=True)
+        self.env = self._make()
         self.spaces = Spaces.of(self.env)
         self.episode = -1  # number of the current one
         self.running = False  # whether it is open
@@ -70,6 +71,11 @@ class World:
         self._sums.append([_sum(obs)])
         self.episode, self.running = number, True
         return obs
+
+    def foresee(self, action: Action) -> None:
+        """The next step will be this: an environment in a process of its own begins with it now."""
+        if isinstance(self.env, Elsewhere):
+            self.env.foresee(action)
 
     def step(self, action: Action) -> Step | None:
         """What the action leads to. None: the episode was lost, as the environment failed and does not come back to it."""
@@ -157,9 +163,15 @@ class World:
         with suppress(Exception):
             self.env.close()
         try:
-            self.env = self._recipe.env.make(seed=self._recipe.seed, training=True)
+            self.env = self._make()
         except Exception as error:
             raise EnvironmentFailedError(f"The environment cannot be made again: {_words(error)}.") from error
+
+    def _make(self) -> gym.Env[Any, Any]:
+        recipe = self._recipe
+        if recipe.overlap:
+            return Elsewhere(recipe.env, seed=recipe.seed, training=True)
+        return recipe.env.make(seed=recipe.seed, training=True)
 
     def _reset(self, number: int) -> tuple[NDArray[np.uint8], bool]:
         """The first observation of an episode, and whether it is a part of the game before."""

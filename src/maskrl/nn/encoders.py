@@ -13,6 +13,7 @@ from maskrl.nn.layers import orthogonal_init, truncated_normal_init
 class Encoder(nn.Module):
     """Two halves, because an agent may share the convolutions and an objective may mask between them."""
 
+    convolutions: nn.Module
     latent_dim: int
     feature_shape: tuple[int, int, int]  # (F, h, w), what `features` returns for one observation
 
@@ -57,7 +58,7 @@ class ControlEncoder(Encoder):
         return maps
 
     def embed(self, features: Tensor) -> Tensor:
-        states: Tensor = self.norm(self.linear(features.flatten(1)))
+        states: Tensor = self.norm(self.linear(flat(features)))
         return states
 
 
@@ -85,10 +86,15 @@ class NatureEncoder(Encoder):
         return maps
 
     def embed(self, features: Tensor) -> Tensor:
-        flat = features.flatten(1)
-        low, high = flat.amin(dim=1, keepdim=True), flat.amax(dim=1, keepdim=True)
+        units = flat(features)
+        low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
         # The released code divides by zero when every unit of a map is dead; the epsilon makes that a zero vector.
-        return (flat - low) / (high - low + self.epsilon)
+        return (units - low) / (high - low + self.epsilon)
+
+
+def flat(features: Tensor) -> Tensor:
+    """(N, F, h, w) → (N, h·w·F): a view of maps that lie channels last in memory, where (N, F·h·w) would be a copy."""
+    return features.permute(0, 2, 3, 1).flatten(1)
 
 
 def _convolutions(

@@ -33,6 +33,11 @@ class Momentum(nn.Module):
         for held, current in zip(self.copy.buffers(), online.buffers(), strict=True):
             held.copy_(current)
 
+    def restart(self, online: nn.Module) -> None:
+        """Be an exact copy again, if this is the module that it follows."""
+        if online is self._online[0]:
+            self.copy.load_state_dict(online.state_dict())
+
 
 class Borrowed(nn.Module):
     """Somebody else's module: called, but not registered, so that its parameters stay its owner's to save and to train."""

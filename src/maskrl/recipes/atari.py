@@ -5,6 +5,7 @@ Values that are not set here are the defaults of the configs; `maskrl.recipes.so
 
 import importlib.util
 from dataclasses import replace
+from functools import cache
 
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.envs.atari import Atari, normalise
@@ -87,6 +88,7 @@ PRESETS: dict[Preset, tuple[str, ...]] = {
 PRESETS["drq_eps"] = (*PRESETS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0.001")
 
 
+@cache  # a sweep asks for the same ones over and over
 def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
     """A game as the paper ran it, or scaled to a laptop; with its objective, without (the Baseline), or a relative."""
     task = normalise(task)

@@ -4,6 +4,8 @@ Values that are not set here are the defaults of the configs, which are the pape
 every one.
 """
 
+from functools import cache
+
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.experiments.recipe import Budget, Method, Profile, Recipe, with_overrides, without_objective
@@ -68,6 +70,7 @@ OTHER_TASKS = (
 )
 
 
+@cache  # a sweep asks for the same ones over and over
 def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
     """A task of the suite as the paper ran it, or scaled to a laptop; with its objective, or as the Baseline."""
     base = Recipe(

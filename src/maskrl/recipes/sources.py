@@ -117,6 +117,9 @@ SOURCES: dict[str, Source] = {
     "objective.init": CODE,
     "objective.count_past_end": Source("ours: no clip passes the end of an episode on DMControl"),
     "preset": Source("the method's name, if it is a relative of Rainbow"),
+    "encoder_from": Source(
+        "paper, appendix (Table 9): its MLR-Pretraining alone begins with an encoder that has learned"
+    ),
     "budget.decisions": Source("paper, section 4: DMControl counts frames"),
     "budget.frames": Source(
         "paper, Table 1: DMControl-100k; budget.frames=500000 for DMControl-500k",
@@ -128,9 +131,13 @@ SOURCES: dict[str, Source] = {
     "evaluation.side_by_side": OURS,
     "replay.capacity": TABLE,
     "replay.storage": OURS,
+    "replay.on_device": OURS,
     "checkpoint_every": OURS,
+    "overlap": OURS,
     "seed": Source("the run's own: the paper averages over several"),
     "device": OURS,
+    "precision": OURS,
+    "compile": OURS,
     "threads": OURS,
 }
 

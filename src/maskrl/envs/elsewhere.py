@@ -1,0 +1,103 @@
+"""An environment in a process of its own, which steps while this one computes."""
+
+import multiprocessing
+import signal
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import gymnasium as gym
+
+
+class Makes(Protocol):
+    """What can be sent to another process to make an environment there: the `env` of a recipe."""
+
+    def make(self, *, seed: int, training: bool) -> gym.Env[Any, Any]: ...
+
+
+class Elsewhere(gym.Env[Any, Any]):
+    """The environment that `config` makes. `foresee` lets it begin with a step, and `step` of the same action then waits for it.
+
+    Steps come in the same order and lead to the same as in this process: only the waiting is saved.
+    """
+
+    def __init__(self, config: Makes, *, seed: int, training: bool) -> None:
+        # Not a fork: torch's threads and OpenGL's contexts do not survive one.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_live, args=(theirs, config, seed, training), daemon=True)
+        self._process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        self._foreseen = False
+        try:
+            self.observation_space, self.action_space, self.metadata = self._answer()
+        except Exception:
+            self.close()
+            raise
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._ask("reset", {"seed": seed, "options": options})
+
+    def foresee(self, action: Any) -> None:
+        """Begin to step; what fails is told by `step`."""
+        with suppress(OSError):
+            self._pipe.send(("step", {"action": action}))
+        self._foreseen = True
+
+    def step(self, action: Any) -> Any:
+        if not self._foreseen:
+            return self._ask("step", {"action": action})
+        self._foreseen = False
+        return self._answer()
+
+    def render(self) -> Any:
+        return self._ask("render", {})
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._pipe.close()
+        self._process.join(timeout=5)  # it ends with the pipe
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _ask(self, name: str, arguments: dict[str, Any]) -> Any:
+        self._pipe.send((name, arguments))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            failed, answer = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(timeout=5)
+            raise RuntimeError(f"its process has ended with exit code {self._process.exitcode}") from error
+        if failed:
+            raise RuntimeError(answer)
+        return answer
+
+
+def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
+    """In the other process: do as told until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that learns; this one ends with it
+    try:
+        env = config.make(seed=seed, training=training)
+        pipe.send((False, (env.observation_space, env.action_space, env.metadata)))
+    except Exception as error:
+        pipe.send((True, _words(error)))
+        return
+    with suppress(EOFError, OSError):
+        while True:
+            name, arguments = pipe.recv()
+            try:
+                answer = getattr(env, name)(**arguments)
+                pipe.send((False, answer))
+            except (EOFError, BrokenPipeError):
+                break
+            except Exception as error:
+                pipe.send((True, _words(error)))
+    env.close()
+
+
+def _words(error: Exception) -> str:
+    """An error as text: not every one survives the way to another process."""
+    return f"{type(error).__name__}: {error}"
