@@ -3,16 +3,19 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from maskrl.agents.base import Spaces
+from maskrl.agents.base import Agent, Spaces
+from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.replay import Replay
+from maskrl.envs import Atari
 from maskrl.experiments import checkpoint
 from maskrl.experiments.doctor import memory_limits
 from maskrl.experiments.recipe import Recipe
 from maskrl.experiments.run import RunError
-from maskrl.experiments.train import build_agent, replay_size
+from maskrl.experiments.train import build_agent, load_encoder, replay_size
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,16 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise RunError("device=cuda, but torch sees no CUDA device here. Use device=cpu, or install torch with CUDA.")
     env = recipe.env.make(seed=recipe.seed, training=True)
-    spaces = Spaces.of(env)
-    # With two moments of every weight; and while one is written, those that are kept are there, too.
-    saved = 3 * checkpoint.nbytes(build_agent(recipe, env).state_dict()) * (checkpoint.KEPT + 1)
+    agent = build_agent(recipe, env)
+    takes = takes_of(recipe, Spaces.of(env), agent)
     env.close()
+    if recipe.encoder_from is not None and not checkpoint.checkpoints(path / "checkpoints"):
+        load_encoder(recipe, agent)  # for its complaints, too
 
-    replay = Replay.forecast(**replay_size(recipe, spaces))
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
-    if recipe.replay.storage == "disk":
-        had = sum(file.stat().st_size for file in (path / "replay").glob("*"))
-        needs = Forecast(replay, max(0, replay - had) + saved, disk_free, 0, memory_free)
-    else:  # a checkpoint holds a copy of the frames
-        needs = Forecast(replay, (checkpoint.KEPT + 1) * replay + saved, disk_free, 2 * replay, memory_free)
+    had = sum(file.stat().st_size for file in (path / "replay").glob("*")) if recipe.replay.storage == "disk" else 0
+    needs = Forecast(takes.replay, takes.disk - min(had, takes.replay), disk_free, takes.memory, memory_free)
     advice = "Set replay.capacity lower (the paper keeps 100,000 decisions), or the budget."
     if needs.memory_free is not None and needs.memory > needs.memory_free:
         raise RunError(
@@ -57,6 +57,67 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
             f"{advice} Or choose a --run-dir on a larger disk."
         )
     return needs
+
+
+class Takes(NamedTuple):
+    """Bytes that a run takes from its beginning to its end."""
+
+    replay: int
+    disk: int  # the replay, if it is there, and checkpoints
+    memory: int  # of the replay alone
+
+
+def takes_of(recipe: Recipe, spaces: Spaces, agent: Agent) -> Takes:
+    """The agent may be on torch's meta device: its weights are not looked at."""
+    replay = Replay.forecast(**replay_size(recipe, spaces))
+    # With two moments of every weight; and while one is written, those that are kept are there, too.
+    saved = 3 * checkpoint.nbytes(agent.state_dict()) * (checkpoint.KEPT + 1)
+    if recipe.replay.storage == "disk":
+        return Takes(replay, replay + saved, 0)
+    return Takes(replay, (checkpoint.KEPT + 1) * replay + saved, 2 * replay)  # a checkpoint holds a copy of the frames
+
+
+# Measured on Linux: Python with torch and the simulator of DMControl take most, 0.68 GB in a small run; Atari 0.40 GB.
+PROCESS = 700_000_000
+ATARI_ENVIRONMENT = 10_000_000  # of which up to 100 play side by side
+
+
+def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
+    """Bytes of memory that a run takes at most on a CPU, but for its replay: docs/sweeps.md has what was measured."""
+    weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
+    # What an update keeps of every observation for its gradients, and about as much again while it makes them.
+    batch = 2 * _observations_at_once(recipe) * _kept_of_an_observation(recipe, spaces, agent)
+    environments = recipe.evaluation.side_by_side * ATARI_ENVIRONMENT if isinstance(recipe.env, Atari) else 0
+    return PROCESS + weights + batch + environments
+
+
+def _observations_at_once(recipe: Recipe) -> int:
+    agent, objective = recipe.agent, recipe.objective
+    if objective is None:
+        return agent.batch_size
+    if isinstance(agent, RainbowConfig):
+        return max(agent.batch_size, (agent.micro_batch or agent.clips or agent.batch_size) * objective.clip_length)
+    pieces = agent.micro_batch or max(agent.batch_size, agent.auxiliary.clips * objective.clip_length)
+    return max(pieces, objective.clip_length)
+
+
+def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
+    """Bytes that an encoder's gradient needs: what torch keeps of one pass, weights aside."""
+    (channels, height, width), crop = spaces.obs, recipe.agent.augment.crop
+    weights = {weight.untyped_storage().data_ptr() for weight in agent.encoder.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        device = next(agent.encoder.parameters()).device
+        states = agent.encoder(torch.zeros(1, channels, crop or height, crop or width, device=device))
+    del states  # until here, no two tensors had the same place
+    return sum(kept.values())
 
 
 def free_memory() -> int | None:
