@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 RECIPE := dmcontrol/cartpole-swingup
 ARGS :=
 
-.PHONY: help setup train test test-learning test-faults check format clean
+.PHONY: help setup train test test-learning test-faults test-browser check format clean
 
 help:  ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 train: $(STAMP)  ## Train MLR on a real task, or continue: make train RECIPE=dmcontrol/reacher-easy ARGS="seed=3"
 	$(BIN)/maskrl train $(RECIPE) $(ARGS)
 
-test: $(STAMP)  ## Run the whole test suite, the learning gate and the faults included.
+test: $(STAMP)  ## Run the whole test suite: the learning gate, the faults and the browser included.
 	$(BIN)/python -m pytest --numprocesses 2
 
 test-learning: $(STAMP)  ## Only the learning gate: SAC and Rainbow, with and without MLR, solve the toys.
@@ -33,12 +33,15 @@ test-learning: $(STAMP)  ## Only the learning gate: SAC and Rainbow, with and wi
 test-faults: $(STAMP)  ## Only the faults: runs that are killed, files that are damaged, environments that fail.
 	$(BIN)/python -m pytest --numprocesses 2 -m faults
 
+test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu: apt-get install chromium).
+	$(BIN)/python -m pytest --numprocesses 2 -m browser
+
 check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow and not learning and not faults'
+	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow and not learning and not faults and not browser'
 
 format: $(STAMP)  ## Rewrite the sources in the project's format.
 	$(BIN)/ruff format .

@@ -405,3 +405,38 @@ def test_budgets_of_a_csv_are_its_last_times(tmp_path: Path) -> None:
     assert conflict.startswith("other: budget.frames is 100 in 1 run")
     assert scores.at(50).conflicts() == []
     assert np.array_equal(scores.at(50).values("mlr", "other/t"), [1, 1])
+
+
+# ── Groups ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sources(groups: list[Scores]) -> list[set[str]]:
+    return [{run.source.rpartition("/")[2] for run in group.runs} for group in groups]
+
+
+def test_groups_have_one_protocol_each(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 1})
+    write_run(tmp_path / "b", toy(2, "baseline"), {3000: 1})
+    write_run(tmp_path / "c", toy(3, "mlr", "budget.frames=6000"), {6000: 1})
+    groups = Scores.read(tmp_path).groups()
+    assert sources(groups) == [{"a", "b"}, {"c"}]
+    assert [group.conflicts() for group in groups] == [[], []]
+
+
+def test_groups_put_the_same_departure_on_all_tasks_together(tmp_path: Path) -> None:
+    def control(task: str, *overrides: str) -> Recipe:
+        return resolve(f"dmcontrol/{task}", overrides, profile="paper")
+
+    write_run(tmp_path / "own-cheetah", control("cheetah-run"), {100_000: 1})
+    write_run(tmp_path / "own-walker", control("walker-walk"), {100_000: 1})  # with an action repeat of its own
+    write_run(tmp_path / "small-cheetah", control("cheetah-run", "env.frame_stack=2"), {100_000: 1})
+    write_run(tmp_path / "a-small-walker", control("walker-walk", "env.frame_stack=2"), {100_000: 1})  # comes first
+    found = sources(Scores.read(tmp_path).groups())
+    assert sorted(found, key=sorted) == [{"a-small-walker", "small-cheetah"}, {"own-cheetah", "own-walker"}]
+
+
+def test_groups_keep_suites_apart_and_a_csv_contradicts_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path / "toy", toy(1), {3000: 1})
+    file = csv_file(tmp_path, "method,task,seed,frames,score\nother,toy/reach,1,3000,2\nother,walker-walk,1,3000,2\n")
+    groups = Scores.read(tmp_path / "toy", file).groups()
+    assert [sorted({run.method for run in group.runs}) for group in groups] == [["mlr", "other"], ["other"]]

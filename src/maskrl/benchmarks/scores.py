@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ SIMULATORS = {"dmcontrol": ("mujoco", "dm_control"), "atari": ("ale-py",)}
 
 # What does not make another method of a recipe: when and where it is run, and what is the protocol's.
 NOT_METHOD = (
-    *("seed", "device", "threads", "checkpoint_every", "agent.micro_batch", "replay.storage"),
+    *("seed", "device", "threads", "checkpoint_every", "overlap", "compile"),
+    *("agent.micro_batch", "replay.storage", "replay.on_device"),
     *("env.", "budget.", "evaluation.every", "evaluation.episodes", "evaluation.side_by_side"),
 )
 
@@ -203,6 +205,26 @@ class Scores:
             if len(by_value) > 1
         ]
 
+    def groups(self) -> list["Scores"]:
+        """The runs that may be put together, apart from those with which they may not: each group has one protocol.
+
+        A run joins the first group that it does not contradict; what it does not tell contradicts nothing. Values of the
+        environment are compared by how they depart from the recipe of the task, so that a group has all of its tasks.
+        """
+        groups: list[tuple[dict[tuple[str, str], str], list[RunScores]]] = []
+        for run in self.runs:
+            told = _told(run)
+            agreeing = (
+                group for group in groups if all(group[0].get(place, value) == value for place, value in told.items())
+            )
+            group = next(agreeing, None)
+            if group is None:
+                group = ({}, [])
+                groups.append(group)
+            group[0].update(told)
+            group[1].append(run)
+        return [replace(self, runs=tuple(members)) for _, members in groups]
+
     def require_one_protocol(self) -> None:
         """Refuse runs that cannot be compared, and show in what they differ."""
         if conflicts := self.conflicts():
@@ -220,6 +242,26 @@ def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Pr
     from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
     simulators = SIMULATORS.get(recipe.env.kind, ())
     return from_recipe | {package: value for package, value in (versions or {}).items() if package in simulators}
+
+
+def _told(run: RunScores) -> dict[tuple[str, str], str]:
+    """(where it must agree, path) → value. The suite is one of the places, so that suites are groups of their own."""
+    own = _own_protocol(run.task, run.protocol.get("profile"))
+    told = {("", "suite"): run.suite, ("", "unit"): run.unit}
+    for path, value in run.protocol.items():
+        if path.startswith("env."):
+            told[run.task, path] = as_override(value)
+            if path in own and path != "env.task":
+                told["", path] = "its own" if value == own[path] else as_override(value)
+        else:
+            told["", path] = as_override(value)
+    return told
+
+
+@cache
+def _own_protocol(task: str, profile: Profile | None) -> Protocol:
+    named = None if profile is None else _named(task, profile, "mlr")
+    return {} if named is None else protocol_of(named)
 
 
 def protocol_hash(protocol: Protocol) -> str:
@@ -242,7 +284,11 @@ def method_of(recipe: Recipe) -> str:
     named = _named(recipe.name, recipe.profile, recipe.method)
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
-    return " ".join([recipe.method, *(f"{path}={values.partition(' -> ')[2]}" for path, _, values in kept)])
+    told = {path: values.partition(" -> ")[2] for path, _, values in kept}
+    if "encoder_from" in told:  # a file for every task and seed, and one method
+        general = told["encoder_from"].replace(recipe.name, "{task}")
+        told["encoder_from"] = re.sub(rf"(?<!\d){recipe.seed}(?!\d)", "{seed}", general)
+    return " ".join([recipe.method, *(f"{path}={value}" for path, value in told.items())])
 
 
 @cache
@@ -267,10 +313,15 @@ def scale(task: str) -> tuple[float, float] | None:
 # ── Run directories ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def run_folders(path: Path) -> list[Path]:
+    """Every run directory in a folder, at any depth."""
+    return sorted(file.parent for file in path.rglob("recipe.json"))
+
+
 def _read_folder(path: Path, label: Callable[[Recipe], str]) -> tuple[list[RunScores], list[str]]:
     if not path.is_dir():
         return [], [f"{path} does not exist."]
-    folders = sorted(file.parent for file in path.rglob("recipe.json"))
+    folders = run_folders(path)
     if not folders:
         return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     runs, problems = list[RunScores](), list[str]()

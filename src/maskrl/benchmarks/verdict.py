@@ -18,7 +18,7 @@ from maskrl.benchmarks.statistics import (
     seeds_needed,
     welch,
 )
-from maskrl.recipes.published import PublishedScore, published
+from maskrl.recipes.published import PublishedScore, published, published_scores
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
 
@@ -104,6 +104,17 @@ def versus(scores: Scores, first: str, second: str, *, at: int | None = None, mi
         time = next(run.curve[0][0] for run in scores.runs if run.task == task)
         sides.append(_Side(task, time, x, Summary.of(x), Summary.of(y), y, second))
     return _judge(first, second, sides, problems)
+
+
+def within_paper(table: str, at: int, first: str = "MLR", second: str = "Baseline") -> Verdicts:
+    """Two columns of a table of the paper against each other, by the means and standard deviations it prints."""
+    sides = list[_Side]()
+    for task in dict.fromkeys(cell.task for cell in published_scores() if cell.table == table):
+        cells = published(task, at, first, table=table), published(task, at, second, table=table)
+        x, y = (None if cell is None else _summary(cell) for cell in cells)
+        if x is not None and y is not None:
+            sides.append(_Side(task, at, np.array([]), x, y, None, f"{second} ({y.runs} runs)"))
+    return _judge(first, second, sides, ())
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:

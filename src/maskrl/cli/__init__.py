@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from maskrl import __version__
-from maskrl.cli import doctor, recipes, train
+from maskrl.cli import bench, doctor, pictures, plan, recipes, report, representation, sweep, train
 from maskrl.cli.words import Refusal
 
 
@@ -48,5 +48,13 @@ app = typer.Typer(
 app.callback()(options)
 app.command()(train.train)
 app.command()(train.evaluate)
+app.command()(representation.probe)
+app.command()(representation.pretrain)
+app.command()(pictures.masks)
+app.command()(pictures.plot)
+app.command()(report.report)
 app.command()(doctor.doctor)
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(sweep.app, name="sweep")
+app.command()(plan.plan)
+app.add_typer(bench.app, name="bench")

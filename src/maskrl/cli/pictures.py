@@ -1,0 +1,158 @@
+"""`maskrl masks` and `maskrl plot`: what is made to be looked at."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from maskrl.cli.words import Profile, ProfileOption, Refusal, count, refusing, resolve
+
+if TYPE_CHECKING:
+    from maskrl.experiments.masks import Footage
+    from maskrl.experiments.recipe import Recipe
+    from maskrl.experiments.run import Run
+
+Film = Literal["agent", "replay", "random"]
+
+
+def masks(
+    source: Annotated[
+        str, typer.Argument(metavar="[RECIPE|RUN]", help="A recipe, such as atari/pong, or the directory of a run.")
+    ] = "dmcontrol/cartpole-swingup",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3; of a run, only of its objective."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page: one file that needs no other.")] = Path(
+        "masks.html"
+    ),
+    film: Annotated[
+        Film | None,
+        typer.Option(
+            help="What is on film: the run's trained agent, its replay, or random actions (default: agent if there is one)."
+        ),
+    ] = None,
+    start: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Decisions from the start of an episode to the clip, if it has so many."),
+    ] = 24,
+    profile: ProfileOption = "auto",
+) -> None:
+    """Make a page that shows what MLR hides of a real clip: cube, spatial and temporal masks of any ratio and size."""
+    from maskrl.agents.replay import NothingToDrawError
+    from maskrl.experiments import masks as explorer
+    from maskrl.experiments.run import RunError
+    from maskrl.experiments.train import configure_process
+
+    if "=" in source and not Path(source).exists():  # no recipe was named
+        source, overrides = "dmcontrol/cartpole-swingup", [source, *(overrides or [])]
+    if out.is_dir():
+        raise Refusal(f"--out {out} is a folder. Name a file, such as {out / 'masks.html'}.")
+    with refusing(RunError):
+        run, recipe, note = (
+            _of_run(source, overrides or []) if Path(source).is_dir() else _of_recipe(source, overrides or [], profile)
+        )
+    kept = [word for word in overrides or [] if not word.startswith("objective.mask.")]
+    chosen = ["--profile", recipe.profile] if run or profile != "auto" else []
+    command = shlex.join(["maskrl", "train", recipe.name, *kept, *chosen])
+    configure_process(recipe)
+    # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these are written for whoever typed the command.
+    with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):
+        footage = _film(run, recipe, film, start)
+        data = explorer.explore(recipe, footage, note=note, command=command)
+    with refusing(OSError, ModuleNotFoundError):
+        explorer.write_page(data, out)
+    print(f"{out}: {count(data['steps'], 'observation')} of {recipe.name}, {recipe.profile} profile. {footage.source}")
+    if note:
+        print(note)
+
+
+def _of_recipe(name: str, overrides: list[str], profile: Profile) -> tuple[None, "Recipe", str]:
+    return None, *_with_masks(resolve(name, overrides, profile, "mlr"))
+
+
+def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:
+    from maskrl.experiments.recipe import with_overrides
+    from maskrl.experiments.run import Run
+
+    run = Run.open(Path(path))
+    others = [word for word in overrides if not word.startswith("objective.")]
+    if others:
+        raise Refusal(
+            f"{' '.join(others)}: {path} is a run, and of a run only the objective can be shown otherwise. For more, name its "
+            f"recipe, {run.recipe.name}."
+        )
+    recipe, note = _with_masks(run.recipe)
+    with refusing(ValueError):
+        return run, with_overrides(recipe, overrides), note
+
+
+def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
+    """The recipe, or, if it hides nothing, with the masks of its task; and a word about that."""
+    from maskrl import recipes
+    from maskrl.experiments.recipe import with_objective_of
+
+    if recipe.objective is not None:
+        return recipe, ""
+    with refusing(ValueError):
+        original = recipes.find(recipe.name, recipe.profile)
+    note = f"This is the {recipe.method} method, which hides nothing. What is shown is what MLR would hide."
+    return with_objective_of(recipe, original), note
+
+
+def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) -> "Footage":
+    """A clip of the run's agent if there is one and nothing else was asked for."""
+    from maskrl.experiments import masks as explorer
+
+    if run is None:
+        if film not in (None, "random"):
+            raise Refusal(f"--film {film} needs a run: name its directory instead of a recipe.")
+        return explorer.film_random(recipe, start=start)
+    state = None if film == "random" else run.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
+    if state is None:
+        if film in ("agent", "replay"):
+            raise Refusal(f"{run.path} has no checkpoint yet. Use --film random, or continue the run.")
+        return explorer.film_random(recipe, start=start)
+    if film == "replay":
+        return explorer.film_replay(run, recipe, state)
+    return explorer.film_agent(run, recipe, state, start=start)
+
+
+def plot(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUNS]...", help="Run directories, folders of them, or CSV files. None: the paper's tables."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the figures go.")] = Path("figures"),
+    format: Annotated[
+        Literal["pdf", "png"], typer.Option(help="pdf: text stays text. png: 300 dots per inch.")
+    ] = "pdf",
+    width: Annotated[
+        Literal["single", "double"], typer.Option(help="Of one column of a page (3.3 inches) or of two (6.8).")
+    ] = "single",
+    against: Annotated[
+        Literal["published"] | None, typer.Option(help="published: with the columns of the paper's tables.")
+    ] = None,
+) -> None:
+    """Draw figures for a paper: learning curves, aggregates with intervals, profiles, improvement, sample efficiency."""
+    from maskrl.benchmarks import plots
+    from maskrl.benchmarks.scores import Scores
+
+    if out.exists() and not out.is_dir():
+        raise Refusal(f"--out {out} is a file. Name a folder.")
+    with refusing(OSError, ModuleNotFoundError):
+        if runs:
+            scores = Scores.read(*runs)
+            figures = plots.draw(scores, out, format=format, width=width, against_paper=against is not None)
+        else:
+            figures = plots.draw_published(out, format=format, width=width)
+    for problem in figures.problems:
+        print(f"maskrl: {problem}", file=sys.stderr)
+    if not figures.files:
+        raise Refusal("There is nothing to draw.")
+    for file in figures.files:
+        print(file)

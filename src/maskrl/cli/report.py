@@ -1,0 +1,82 @@
+"""`maskrl report`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from maskrl.cli.words import Refusal, count, refusing
+
+if TYPE_CHECKING:
+    from maskrl.benchmarks.report.document import Report
+
+
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUNS]...",
+            help="Run directories, folders of them at any depth, and CSV files with the columns method, task, seed, frames "
+            "or decisions, score. Without any, the paper's own tables.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    against: Annotated[
+        Literal["published", "none"], typer.Option(help="Put the paper's numbers beside yours, or nothing.")
+    ] = "published",
+    at: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Take scores at that time, in frames on DMControl and decisions on Atari, instead of at the end of each "
+            "run's budget.",
+        ),
+    ] = None,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Put runs of different protocols together, which is else refused.")
+    ] = False,
+    tables: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write every table there as Markdown, LaTeX and CSV.")
+    ] = None,
+) -> None:
+    """Write what runs say, beside the paper, as one page that opens anywhere: no server, no network."""
+    from maskrl.benchmarks.report import report as gather
+    from maskrl.benchmarks.report import tables as writing
+    from maskrl.benchmarks.report.page import render
+    from maskrl.benchmarks.scores import ScoresError
+
+    missing = [str(path) for path in runs or () if not path.exists()]
+    if missing:
+        raise Refusal(f"{', '.join(missing)} does not exist. Give run directories, folders of them, or CSV files.")
+    if not runs and against == "none":
+        raise Refusal("There is nothing to report: name runs, or leave out --against none for the paper's tables.")
+    if out.is_dir():
+        raise Refusal(f"--out {out} is a folder: name a file, such as {out / 'report.html'}.")
+    with refusing(ScoresError, ModuleNotFoundError, OSError):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(out.parent, os.W_OK):  # said before much is read, not after
+            raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
+        page = gather(runs or (), against=against, at=at, mixed=mixed)
+        text = render(page)
+        writing.write_whole(out, text)
+        written = writing.write(page.tables, tables) if tables is not None else []
+    _tell(page)
+    print(f"\nThe page: {out} ({len(text.encode()) / 1e6:.1f} MB). Open it in a browser.")
+    if tables is not None:
+        print(f"Tables: {count(len(written), 'file')} in {tables}.")
+
+
+def _tell(page: "Report") -> None:
+    """The page in a few lines."""
+    print(f"{page.title}: {', '.join(f'{number} {what}' for number, what in page.facts)}")
+    for group in page.headline:
+        print(f"\n{group.title}" if group.title else "")
+        for line in group.lines:
+            print(f"  {line.text}")
+    if page.problems:
+        print(f"\n{count(len(page.problems), 'problem')}:")
+        for problem in page.problems[:10]:
+            print("  " + problem.replace("\n", "\n    "))
+        if len(page.problems) > 10:
+            print(f"  … and {len(page.problems) - 10:,} more: the page has them all, under Gaps.")

@@ -1,0 +1,207 @@
+"""The report in a browser. That a page asks for nothing, and that nothing is said in the console, is tested by opening it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from maskrl.benchmarks.report import report
+from maskrl.benchmarks.report.page import render
+from maskrl.benchmarks.verdict import within_paper
+from maskrl.recipes import resolve
+from pages import OpenPage
+from written import write_run
+
+EVIL = "</script><img src=x onerror=\"document.title='harmed'\">'{{7*7}}"
+TASKS = ("walker-walk", "cheetah-run", "finger-spin")
+
+
+@pytest.fixture(scope="module")
+def runs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods on three tasks, three seeds each; one run that failed; one method from a CSV, by an evil name."""
+    here = tmp_path_factory.mktemp("report")
+    for place, task in enumerate(TASKS):
+        for method, gain in (("mlr", 100), ("baseline", 0)):
+            for seed in (1, 2, 3):
+                recipe = resolve(f"dmcontrol/{task}", [f"seed={seed}"], profile="paper", method=method)  # type: ignore[arg-type]
+                end = 300 + 100 * place + gain + 10 * seed
+                parts = {"kind": "timing", "frames": 50_000, "parts": {"act": 3.0, "learn": 7.0}}
+                failed = (task, method, seed) == ("cheetah-run", "mlr", 3)
+                curve = {0: 10, 50_000: end / 2} | ({} if failed else {100_000: end})
+                status = "failed" if failed else "done"
+                write_run(here / "runs" / task / method / str(seed), recipe, curve, status=status, events=[parts])
+    quoted = EVIL.replace('"', '""')
+    (here / "evil.csv").write_text(
+        "method,task,seed,frames,score\n"
+        + "".join(
+            f'"{quoted}",walker-walk,{seed},{at},{at / 200 + seed}\n' for seed in (1, 2) for at in (50_000, 100_000)
+        )
+    )
+    file = here / "report.html"
+    file.write_text(render(report([here / "runs", here / "evil.csv"])), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def papers_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("paper") / "paper.html"
+    file.write_text(render(report([])), encoding="utf-8")
+    return file
+
+
+def fits(page: Page) -> bool:
+    """Nothing sticks out at the side: only tables scroll, within themselves."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_page_of_runs_opens_everywhere(open_page: OpenPage, runs_page: Path, width: int, dark: bool) -> None:
+    page = open_page(runs_page, width=width, dark=dark)
+    drawn = page.locator("[data-chart]")
+    for index in range(drawn.count()):
+        expect(drawn.nth(index).locator("svg").first).to_be_visible()
+    assert fits(page)
+    red, green, blue = map(
+        int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+    )
+    assert (max(red, green, blue) < 60) is dark
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_papers_page_opens(open_page: OpenPage, papers_page: Path, width: int) -> None:
+    page = open_page(papers_page, width=width)
+    expect(page.locator("h1")).to_have_text("The paper’s tables")
+    assert page.locator("[data-chart] svg").count() > 50  # a panel for each task of three benchmarks
+    assert fits(page)
+
+
+def names(page: Page, table: str) -> list[str]:
+    return page.locator(f"#table-{table} tbody th").all_inner_texts()
+
+
+def test_a_heading_sorts_its_table_by_click_and_by_key(open_page: OpenPage, papers_page: Path) -> None:
+    page = open_page(papers_page)
+    heading = page.locator("#table-dmcontrol-100k-scores thead th").filter(has_text="MLR")
+    by_score = ["cheetah-run", "walker-walk", "cartpole-swingup", "reacher-easy", "finger-spin", "ball_in_cup-catch"]
+    expect(heading).to_have_attribute("aria-sort", "none")
+    heading.get_by_role("button").click()
+    assert names(page, "dmcontrol-100k-scores") == by_score[::-1]  # of numbers the largest first
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    heading.get_by_role("button").press("Enter")
+    assert names(page, "dmcontrol-100k-scores") == by_score
+    expect(heading).to_have_attribute("aria-sort", "ascending")
+    page.locator("#table-dmcontrol-100k-scores thead th button").first.click()
+    assert names(page, "dmcontrol-100k-scores") == sorted(by_score)
+    expect(heading).to_have_attribute("aria-sort", "none")
+    assert page.locator("#table-dmcontrol-100k-scores tfoot th").first.inner_text() == "mean (printed)"  # stays last
+
+
+def test_numbers_are_sorted_as_numbers_and_not_by_their_digits(open_page: OpenPage, papers_page: Path) -> None:
+    page = open_page(papers_page)
+    page.locator("#table-atari-100k-gain thead th").filter(has_text="effect size").get_by_role("button").click()
+    effects = {
+        verdict.task.partition("/")[2]: verdict.effect for verdict in within_paper("table:atari_compare", 100_000).tasks
+    }
+    assert names(page, "atari-100k-gain") == sorted(effects, key=lambda game: -(effects[game] or 0.0))
+
+
+def test_what_is_missing_stays_last(open_page: OpenPage, papers_page: Path) -> None:
+    page = open_page(papers_page)
+    button = page.locator("#table-dmcontrol-100k-scores thead th").filter(has_text="SLAC").get_by_role("button")
+    for _ in range(2):
+        button.click()
+        assert set(names(page, "dmcontrol-100k-scores")[-2:]) == {"cartpole-swingup", "reacher-easy"}
+
+
+def test_a_method_can_be_switched_off_and_on(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    chart = page.locator("figure:has(.kind-curves)").first
+    switch, lines = chart.get_by_role("button", name="baseline", exact=True), chart.locator('g[data-name="baseline"]')
+    assert lines.count() == len(TASKS)
+    assert lines.first.locator(".seed").count() == 3  # every seed
+    assert lines.first.locator(".mean").count() == 1
+    expect(lines.first).to_be_visible()
+    switch.click()
+    expect(switch).to_have_attribute("aria-pressed", "false")
+    for index in range(len(TASKS)):
+        expect(lines.nth(index)).to_be_hidden()
+    expect(chart.locator('g[data-name="paper: Baseline"]').first).to_be_hidden()
+    expect(chart.locator('g[data-name="mlr"]').first).to_be_visible()
+    profile = page.locator("figure:has(.kind-profile)").first
+    expect(profile.get_by_role("button", name="baseline", exact=True)).to_have_attribute("aria-pressed", "false")
+    switch.click()
+    expect(lines.first).to_be_visible()
+
+
+def test_pointing_at_a_curve_shows_its_values(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    panel = page.locator(".kind-curves .panel").filter(has_text="walker-walk").locator("svg")
+    panel.scroll_into_view_if_needed()
+    box, tip = panel.bounding_box(), page.locator("#tip")
+    assert box is not None
+    expect(tip).to_be_hidden()
+    page.mouse.move(box["x"] + box["width"] - 14, box["y"] + box["height"] / 2)
+    expect(tip).to_contain_text("100,000 frames")
+    expect(tip).to_contain_text("mlr 420 of 410, 420, 430")  # 300 + 100 + 10 · seed
+    expect(tip).to_contain_text("paper: MLR: 643 ± 114")
+    page.mouse.move(5, 5)
+    expect(tip).to_be_hidden()
+    panel.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(tip).to_contain_text("50,000 frames")
+
+
+def test_a_mean_of_fewer_seeds_is_dashed(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    for task, parts in (("cheetah-run", 1), ("walker-walk", 0)):
+        panel = page.locator(".kind-curves .panel").filter(has_text=task)
+        assert panel.locator('g[data-name="mlr"] .mean.part').count() == parts
+
+
+def test_a_table_is_copied_in_three_formats(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    figure = page.locator("figure.table").filter(has=page.locator("table:has-text('walker-walk')")).first
+    for name, beginning in (("Markdown", "**Scores, "), ("LaTeX", r"\begin{table}"), ("CSV", "task,mlr mean,mlr std")):
+        figure.locator(".copy summary").click()
+        figure.get_by_role("button", name=f"as {name}").click()
+        expect(figure.locator(".copy summary")).to_have_text("copied")
+        assert page.evaluate("navigator.clipboard.readText()").startswith(beginning)
+
+
+def test_an_evil_name_stays_text(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    assert page.title() != "harmed"
+    assert page.locator("img").count() == 0
+    expect(page.locator(".legend button").filter(has_text=EVIL).first).to_be_visible()
+    expect(page.locator("#table-what-was-run tbody th").filter(has_text=EVIL)).to_be_visible()
+
+
+def test_the_scheme_can_be_changed(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Change between light and dark").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.get_by_role("button", name="Change between light and dark").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == before
+
+
+def test_links_of_the_contents_lead_somewhere(open_page: OpenPage, runs_page: Path, papers_page: Path) -> None:
+    for file in (runs_page, papers_page):
+        page = open_page(file)
+        missing = page.evaluate(
+            "[...document.querySelectorAll('.toc a')].filter(a => !document.getElementById(a.hash.slice(1))).length"
+        )
+        assert missing == 0
+        assert page.evaluate(
+            "new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size === document.querySelectorAll('[id]').length"
+        )
+
+
+def test_a_failed_run_is_in_the_list_of_gaps(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    gap = page.locator("#gaps li").filter(has_text="failed").first
+    expect(gap).to_contain_text("mlr on dmcontrol/cheetah-run, seed 3")
+    expect(gap).to_contain_text("at 50,000 of 100,000 frames")
