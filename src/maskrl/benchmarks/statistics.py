@@ -355,9 +355,8 @@ def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
 def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float = 0.8) -> int | None:
     """Runs of each method with which a test at level alpha finds an effect of that size so often; None if there is none.
 
-    By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below 2. Student's t has
-    wider tails and asks for one or two more: 3 runs show an effect of d = 2.46 in 62 of 100 cases, 4 in 83. So read it as
-    the least that is worth trying.
+    By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below 2. Welch's test with few
+    runs asks for one or two more (`maskrl.benchmarks.power`): read it as the least that is worth trying.
     """
     if effect == 0 or math.isnan(effect):
         return None

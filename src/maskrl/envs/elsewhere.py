@@ -1,12 +1,14 @@
 """An environment in a process of its own, which steps while this one computes."""
 
 import multiprocessing
+import random
 import signal
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import gymnasium as gym
+import numpy as np
 
 
 class Makes(Protocol):
@@ -79,6 +81,8 @@ class Elsewhere(gym.Env[Any, Any]):
 def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
     """In the other process: do as told until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that learns; this one ends with it
+    random.seed(seed)  # as the process that learns does: an environment may draw from these
+    np.random.seed(seed % 2**32)
     try:
         env = config.make(seed=seed, training=training)
         pipe.send((False, (env.observation_space, env.action_space, env.metadata)))

@@ -1,5 +1,6 @@
 """What a run will take of memory and disk, before it is begun."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from maskrl.experiments import checkpoint
 from maskrl.experiments.doctor import memory_limits
 from maskrl.experiments.recipe import Recipe
 from maskrl.experiments.run import RunError
-from maskrl.experiments.train import build_agent, load_encoder, replay_size
+from maskrl.experiments.train import build_agent, device_of, load_encoder, replay_size
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
     # What an update keeps of every observation for its gradients, and about as much again while it makes them.
     batch = 2 * _observations_at_once(recipe) * _kept_of_an_observation(recipe, spaces, agent)
+    batch += _observations_drawn(recipe) * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
     environments = recipe.evaluation.side_by_side * ATARI_ENVIRONMENT if isinstance(recipe.env, Atari) else 0
     return PROCESS + weights + batch + environments
 
@@ -97,8 +99,17 @@ def _observations_at_once(recipe: Recipe) -> int:
         return agent.batch_size
     if isinstance(agent, RainbowConfig):
         return max(agent.batch_size, (agent.micro_batch or agent.clips or agent.batch_size) * objective.clip_length)
-    pieces = agent.micro_batch or max(agent.batch_size, agent.auxiliary.clips * objective.clip_length)
-    return max(pieces, objective.clip_length)
+    whole = max(agent.batch_size, agent.auxiliary.clips * objective.clip_length)
+    return max(min(agent.piece(device_of(recipe)) or whole, whole), objective.clip_length)
+
+
+def _observations_drawn(recipe: Recipe) -> int:
+    """Of an update: those of transitions and of the objective's clips."""
+    agent, objective = recipe.agent, recipe.objective
+    if objective is None:
+        return 2 * agent.batch_size
+    clips = (agent.clips or agent.batch_size) if isinstance(agent, RainbowConfig) else agent.auxiliary.clips
+    return 2 * agent.batch_size + clips * objective.clip_length
 
 
 def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
