@@ -77,3 +77,9 @@ def test_a_sweep_outlives_a_node_and_its_results_are_those_of_this_machine(tmp_p
         run, twin = Run.open(out / job.directory), trained(tmp_path / "twins" / job.directory, job.recipe)[0]
         assert events(run) == events(twin)
         assert same_end(run, twin)
+
+    with maskrl("report", str(out), "--out", str(tmp_path / "report.html")) as report:
+        told = report.communicate()[0]
+    assert report.returncode == 0, told
+    assert "12 runs" in told
+    assert all(task in (tmp_path / "report.html").read_text() for task in ("toy/reach", "toy/catch"))

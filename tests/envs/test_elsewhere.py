@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +93,21 @@ def test_a_process_that_is_killed_is_an_error_not_a_hang(foreseen: bool, elsewhe
         env.foresee(action)
     with pytest.raises((RuntimeError, OSError)):
         env.step(action)
+
+
+def test_signals_that_are_for_the_one_who_learns_do_not_end_it(elsewhere):
+    env = elsewhere(ToyControl())
+    env.reset(seed=1)
+    for told in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(env._process.pid, told)
+    assert env.step(np.zeros(2, np.float32))[0].dtype == np.uint8
+
+
+def test_a_program_that_forgets_to_close_it_ends_all_the_same():
+    code = "from maskrl.envs import ToyControl; from maskrl.envs.elsewhere import Elsewhere; "
+    code += "env = Elsewhere(ToyControl(), seed=0, training=True); print(env.reset(seed=0)[0].shape)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.startswith("(")
 
 
 def test_closing_ends_the_process():

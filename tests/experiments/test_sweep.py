@@ -20,6 +20,7 @@ from builders import Silent
 from maskrl import cli
 from maskrl.cli.sweep import LiveBoard, PlainBoard
 from maskrl.experiments import sweep as sweeping
+from maskrl.experiments.forecast import PROCESS
 from maskrl.experiments.recipe import Recipe, digest
 from maskrl.experiments.run import Clock, Run, RunError, is_locked
 from maskrl.experiments.sweep import BUSY, Backend, Entry, Job, Look, Needs, Size, SweepError, drive, look
@@ -67,6 +68,7 @@ def test_another_sweep_is_refused_with_the_difference(tmp_path: Path):
     assert f"only here: 1 of 2 runs, such as {job(seed=9).directory}" in words
     assert "--extend" not in words
     assert len(sweeping.read_manifest(tmp_path)[1]) == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["sweep.json"]  # nothing is left lying about
 
 
 def test_a_sweep_may_be_extended_but_not_cut(tmp_path: Path):
@@ -295,6 +297,47 @@ def test_what_a_run_takes_of_memory_is_not_much_above_what_was_measured(
     made = expand("dmcontrol/walker-walk", seeds=2, methods=["mlr"], profile=profile)
     for one in sweeping.sizes_of(made).values():
         assert measured <= one.memory <= 1.3 * measured
+
+
+def test_the_baseline_takes_less_memory_than_mlr():
+    made = expand("dmcontrol/walker-walk", seeds=1, profile="paper")
+    sizes = {job.method: sweeping.sizes_of([job])[job.directory].memory for job in made}
+    assert 700_000_000 < sizes["baseline"] < sizes["mlr"]
+
+
+def test_an_environment_in_a_process_of_its_own_takes_a_core_and_memory():
+    (alone,), (both,) = (
+        expand("toy/reach", seeds=1, grid=[f"overlap={it}"], methods=["mlr"]) for it in ("false", "true")
+    )
+    memory = [sweeping.sizes_of([one])[one.directory].memory for one in (alone, both)]
+    assert memory[1] == memory[0] + PROCESS
+    cores = [sweeping.needs_of(one, 1, gpus=False, runs_per_gpu=1).cores for one in (alone, both)]
+    assert cores == [1, 2]
+
+
+def test_gpus_are_those_that_we_may_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert sweeping._gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert sweeping._gpus() == ["3", "5"]
+
+
+def test_a_gpu_that_is_asked_for_and_not_here_is_missed_by_this_machine_alone(tmp_path: Path):
+    made = expand("toy/reach", seeds=1, methods=["mlr"], grid=["device=cuda"])
+    sizes = sweeping.sizes_of(made)  # for a node that has one
+    with pytest.raises(SweepError, match="no CUDA device here"), sweeping.local(tmp_path, made, sizes):
+        pass
+
+
+def test_an_encoder_that_is_not_there_is_missed_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["sweep", "ablations/pretraining", "--tasks", "reacher-easy", "--seeds", "1", "--out", str(tmp_path / "s")]
+    assert command(*words) == 2
+    assert "`maskrl pretrain` makes one" in capsys.readouterr().err
+    every = [word for job in expand("ablations", seeds=1) for word in job.overrides]
+    assert not [word for word in every if word.startswith("encoder_from")]
 
 
 def test_an_address_where_nobody_answers_is_refused_in_seconds():

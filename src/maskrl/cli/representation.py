@@ -132,6 +132,7 @@ def pretrain(
     from maskrl.experiments.progress import title
     from maskrl.experiments.run import Run, RunError
     from maskrl.experiments.train import Stopped
+    from maskrl.experiments.world import EnvironmentFailedError
 
     words = ["maskrl", "pretrain", str(run), "--out", str(out)]
     words += [] if transitions is None else ["--transitions", str(transitions)]
@@ -157,8 +158,12 @@ def pretrain(
     print_rows(rows | {"directory": str(out)})
     print(flush=True)
     try:
-        with refusing(RunError, OSError, ModuleNotFoundError), _Lines() as lines:
+        # RuntimeError: no OpenGL backend draws.
+        with refusing(RunError, OSError, ModuleNotFoundError, RuntimeError), _Lines() as lines:
             file = pretraining.pretrain(opened, out, plan, lines, tell)
+    except (FloatingPointError, EnvironmentFailedError) as error:
+        print(f"maskrl: {error}\nOnce the cause is removed, continue with:\n  {shlex.join(words)}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except Stopped as stopped:
         print(f"\nStopped and saved. Continue with:\n  {shlex.join(words)}")
         raise typer.Exit(128 + stopped.signal_number) from None

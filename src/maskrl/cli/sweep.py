@@ -56,7 +56,9 @@ def start(
         ),
     ],
     grid: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the runs live (default: sweeps/NAME).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the runs live (default: sweeps/NAME, with - for /).")
+    ] = None,
     backend: Annotated[
         Literal["local", "ray", "print"],
         typer.Option(
@@ -84,11 +86,14 @@ def start(
     ] = "auto",
     runs_per_gpu: Annotated[int, typer.Option(metavar="N", min=1, help="Runs that share a GPU, if there is one.")] = 1,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Add runs, more seeds for instance, to the sweep that is in DIR.")
+        bool,
+        typer.Option(
+            "--extend", help="DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
+        ),
     ] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.experiments.run import Run, RunError
+    from maskrl.experiments.run import Run, RunError, begun_from
     from maskrl.experiments.sweep import SweepError, drive, local, on_ray, sizes_of, write_manifest
     from maskrl.experiments.train import stopping
     from maskrl.recipes.sweeps import expand
@@ -96,7 +101,7 @@ def start(
     only = {"methods": _listed(methods), "tasks": _listed(tasks)}
     with refusing(ValueError, ModuleNotFoundError):
         jobs = expand(name, seeds=seeds, **only, grid=grid or (), profile=profile)
-    folder = out or Path("sweeps") / name
+    folder = out or Path("sweeps") / name.replace("/", "-")
     asked = {"sweep": name, "seeds": seeds, **only, "grid": grid or [], "profile": profile}
     with refusing(SweepError):
         entries = write_manifest(folder, asked, jobs, extend=extend)
@@ -108,6 +113,8 @@ def start(
     there = folder.absolute()  # a node of a cluster has another working directory
     # RuntimeError: no OpenGL backend draws.
     with refusing(SweepError, RunError, ValueError, ModuleNotFoundError, RuntimeError):
+        for job in todo:
+            begun_from(job.recipe)  # a file that is not there, before others have taken days
         sizes = sizes_of(todo)
         _require_disk(there, todo, sizes)
     began = time.monotonic()
@@ -224,11 +231,12 @@ def status(
     """Show how a sweep does: from the directories of its runs, whoever makes them, now or later."""
     from rich.console import Console
 
+    from maskrl.experiments.run import RunError
     from maskrl.experiments.sweep import SweepError, log_of, look, read_manifest, seconds_left
 
-    with refusing(SweepError):
+    with refusing(SweepError, RunError):
         asked, entries = read_manifest(folder)
-    looks = [look(folder, entry) for entry in entries]
+        looks = [look(folder, entry) for entry in entries]
     if as_json:
         left = seconds_left(looks, _running(looks))
         counts = Counter(one.state for one in looks)

@@ -1,5 +1,6 @@
 """An environment in a process of its own, which steps while this one computes."""
 
+import atexit
 import multiprocessing
 import random
 import signal
@@ -31,6 +32,7 @@ class Elsewhere(gym.Env[Any, Any]):
         self._process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
         self._foreseen = False
+        atexit.register(self.close)  # before multiprocessing asks it to end by a signal, which it does not hear
         try:
             self.observation_space, self.action_space, self.metadata = self._answer()
         except Exception:
@@ -38,24 +40,25 @@ class Elsewhere(gym.Env[Any, Any]):
             raise
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self._ask("reset", {"seed": seed, "options": options})
+        return self._ask("reset", seed=seed, options=options)
 
     def foresee(self, action: Any) -> None:
         """Begin to step; what fails is told by `step`."""
         with suppress(OSError):
-            self._pipe.send(("step", {"action": action}))
+            self._pipe.send(("step", (action,), {}))
         self._foreseen = True
 
     def step(self, action: Any) -> Any:
         if not self._foreseen:
-            return self._ask("step", {"action": action})
+            return self._ask("step", action)
         self._foreseen = False
         return self._answer()
 
     def render(self) -> Any:
-        return self._ask("render", {})
+        return self._ask("render")
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         with suppress(OSError):
             self._pipe.close()
         self._process.join(timeout=5)  # it ends with the pipe
@@ -63,8 +66,8 @@ class Elsewhere(gym.Env[Any, Any]):
             self._process.kill()
             self._process.join()
 
-    def _ask(self, name: str, arguments: dict[str, Any]) -> Any:
-        self._pipe.send((name, arguments))
+    def _ask(self, name: str, *arguments: Any, **options: Any) -> Any:
+        self._pipe.send((name, arguments, options))
         return self._answer()
 
     def _answer(self) -> Any:
@@ -80,7 +83,9 @@ class Elsewhere(gym.Env[Any, Any]):
 
 def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
     """In the other process: do as told until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that learns; this one ends with it
+    for told in ("SIGINT", "SIGTERM", "SIGHUP"):  # are for the process that learns, which still needs this one to save
+        with suppress(AttributeError):  # not every system has them all
+            signal.signal(getattr(signal, told), signal.SIG_IGN)
     random.seed(seed)  # as the process that learns does: an environment may draw from these
     np.random.seed(seed % 2**32)
     try:
@@ -91,9 +96,9 @@ def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
         return
     with suppress(EOFError, OSError):
         while True:
-            name, arguments = pipe.recv()
+            name, arguments, options = pipe.recv()
             try:
-                answer = getattr(env, name)(**arguments)
+                answer = getattr(env, name)(*arguments, **options)
                 pipe.send((False, answer))
             except (EOFError, BrokenPipeError):
                 break

@@ -90,17 +90,19 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     batch = 2 * _observations_at_once(recipe) * _kept_of_an_observation(recipe, spaces, agent)
     batch += _observations_drawn(recipe) * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
     environments = recipe.evaluation.side_by_side * ATARI_ENVIRONMENT if isinstance(recipe.env, Atari) else 0
-    return PROCESS + weights + batch + environments
+    processes = 2 if recipe.overlap else 1
+    return processes * PROCESS + weights + batch + environments
 
 
 def _observations_at_once(recipe: Recipe) -> int:
     agent, objective = recipe.agent, recipe.objective
-    if objective is None:
-        return agent.batch_size
     if isinstance(agent, RainbowConfig):
+        if objective is None:
+            return agent.batch_size
         return max(agent.batch_size, (agent.micro_batch or agent.clips or agent.batch_size) * objective.clip_length)
-    whole = max(agent.batch_size, agent.auxiliary.clips * objective.clip_length)
-    return max(min(agent.piece(device_of(recipe)) or whole, whole), objective.clip_length)
+    length = 1 if objective is None else objective.clip_length
+    whole = max(agent.batch_size, 0 if objective is None else agent.auxiliary.clips * length)
+    return max(min(agent.piece(device_of(recipe)) or whole, whole), length)
 
 
 def _observations_drawn(recipe: Recipe) -> int:
@@ -115,13 +117,13 @@ def _observations_drawn(recipe: Recipe) -> int:
 def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     """Bytes that an encoder's gradient needs: what torch keeps of one pass, weights aside."""
     (channels, height, width), crop = spaces.obs, recipe.agent.augment.crop
-    weights = {weight.untyped_storage().data_ptr() for weight in agent.encoder.parameters()}
+    weights = {weight.untyped_storage()._cdata for weight in agent.encoder.parameters()}
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -75,6 +75,11 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
     decisions, agent = recipe.frames // recipe.env.action_repeat, recipe.agent
     learning = max(1, decisions - agent.warmup_decisions) * agent.updates_per_decision
     transitions = transitions or decisions
+    if transitions < 2 * recipe.objective.clip_length:
+        raise RunError(
+            f"{transitions} transitions are too few for clips of {recipe.objective.clip_length}: take at least "
+            f"{2 * recipe.objective.clip_length}, better thousands."
+        )
     room = transitions + transitions // 25 + 1  # for the last frames of episodes of 25 decisions or more
     recipe = replace(recipe, encoder_from=None, budget=Budget(decisions=room), replay=ReplayConfig(capacity=room))
     every = recipe.objective.every if recipe.objective is not None else 1
@@ -94,7 +99,7 @@ def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Pat
                 "probe": glance(agent, replay, plan.recipe),
                 "curve": [
                     {name: event[name] for name in event if name == "updates" or name.startswith("mlr/")}
-                    for event in points[:: -(-len(points) // CURVE) or 1]
+                    for event in [*points[: -1 : -(-len(points) // CURVE) or 1], *points[-1:]]
                 ],
             }
             encoder_file.write(file, agent.encoder, about)
@@ -105,7 +110,11 @@ def _begin(out: Path, plan: Plan) -> Run:
     """The directory, new or with the same plan. It is like a run's, but holds no recipe.json: nobody takes it for one."""
     file, directory = out / "pretrain.json", Run(out, plan.recipe)
     if file.exists():
-        there, here = json.loads(file.read_text()), json.loads(plan.as_json())
+        here = json.loads(plan.as_json())
+        try:
+            there = dict(json.loads(file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{file} is damaged: {error}. Choose another --out, or remove the folder.") from error
         if there != here:
             words = ", ".join(name for name in here if there.get(name) != here[name])
             raise RunError(f"{out} holds a pre-training that differs in: {words}. Choose another --out.")

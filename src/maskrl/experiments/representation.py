@@ -71,8 +71,9 @@ def latents(
     )
     with seeded(seed):
         for clip in clips:
-            hidden = masker.hide(clip.obs, masker(clip.obs))
-            original, (low, high) = _encode(encoder, clip.obs, centre, device)
+            obs = clip.obs.cpu()  # on whose generator `seeded` has an eye
+            hidden = masker.hide(obs, masker(obs))
+            original, (low, high) = _encode(encoder, obs, centre, device)
             masked, _ = _encode(encoder, hidden, centre, device)
             pieces.append((original.flatten(0, 1), masked.flatten(0, 1)))
             ranges.append((low, high))

@@ -28,13 +28,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from maskrl.agents.base import Spaces
 from maskrl.envs.base import require_extra
+from maskrl.experiments.cost import blank_agent, spaces_of
 from maskrl.experiments.doctor import cores_allowed
 from maskrl.experiments.forecast import free_memory, process_memory, size, takes_of
 from maskrl.experiments.recipe import Method, Profile, Recipe, as_json
 from maskrl.experiments.run import Run, is_locked, lock
-from maskrl.experiments.train import build_agent
 
 State = Literal["waiting", "running", "interrupted", "done", "failed"]
 
@@ -107,13 +106,13 @@ def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, 
         aside.write_text(text)
         try:
             os.link(aside, file)  # unlike a rename, this leaves what is there
-        except FileExistsError:
-            _compare(out, asked, entries, extend=extend)
-            if extend:
+        except OSError:  # there is one already, or it is a file system without links
+            if file.exists():
+                _compare(out, asked, entries, extend=extend)
+            if extend or not file.exists():
                 aside.replace(file)
-        except OSError:  # a file system without links
-            aside.replace(file)
-        aside.unlink(missing_ok=True)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
         raise SweepError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from error
     return entries
@@ -246,10 +245,17 @@ def heed_parent() -> None:
     threading.Thread(target=listen, daemon=True).start()
 
 
-def attempt(job: Job, out: Path, stop: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int | None:
+def attempt(
+    job: Job,
+    out: Path,
+    stop: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
+    here: Path | None = None,
+) -> int | None:
     """Begin or continue a run in a process of its own, and return its exit code; BUSY if somebody else is at it.
 
-    Once there is something in `stop`, the run saves itself and ends; with a second entry it just ends.
+    Once there is something in `stop`, the run saves itself and ends; with a second entry it just ends. `here`: the folder in which
+    the sweep was started, from which paths in a recipe are meant.
     """
     log = log_of(out, job.directory)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -265,6 +271,7 @@ def attempt(job: Job, out: Path, stop: Sequence[int] = (), environment: Mapping[
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, **_threads(job), **(environment or {})},
+            cwd=here if here is not None and here.is_dir() else None,
             start_new_session=True,  # Ctrl-C in a terminal is for us, and we tell them
         )
         code = _followed(child, stop)
@@ -405,9 +412,8 @@ def sizes_of(jobs: Sequence[Job]) -> dict[str, Size]:
 
 
 def _size(recipe: Recipe) -> Size:
-    env = recipe.env.make(seed=recipe.seed, training=True)
-    spaces, agent = Spaces.of(env), build_agent(recipe, env)
-    env.close()
+    spaces = spaces_of(recipe)
+    agent = blank_agent(recipe, spaces)
     takes = takes_of(recipe, spaces, agent)
     return Size(takes.memory + process_memory(recipe, spaces, agent), takes.disk)
 
@@ -424,7 +430,8 @@ def needs_of(job: Job, memory: int, *, gpus: bool, runs_per_gpu: int) -> Needs:
     """`gpus`: whether there are any."""
     device = job.recipe.device
     wants = device == "cuda" or (device == "auto" and gpus)
-    return Needs(job.recipe.threads or cores_allowed(), memory, 1 / runs_per_gpu if wants else 0.0)
+    cores = (job.recipe.threads or cores_allowed()) + job.recipe.overlap  # whose environment has a process of its own
+    return Needs(cores, memory, 1 / runs_per_gpu if wants else 0.0)
 
 
 @contextmanager
@@ -438,7 +445,9 @@ def local(
 ) -> Iterator[Backend]:
     """Processes on this machine, as many as its cores, memory and GPUs have room for."""
     cores, memory, told = cores_allowed(), free_memory(), list[int]()
-    gpus = [str(number) for number in range(torch.cuda.device_count())]
+    gpus = _gpus()
+    if not gpus and any(job.recipe.device == "cuda" for job in jobs):
+        raise SweepError("device=cuda, but torch sees no CUDA device here. Use device=cpu, or another backend.")
     needs = {
         job.directory: needs_of(job, sizes[job.directory].memory, gpus=bool(gpus), runs_per_gpu=runs_per_gpu)
         for job in jobs
@@ -474,19 +483,26 @@ def local(
 
     with ThreadPoolExecutor(max_workers=max(1, cores)) as pool:  # a thread waits for each
         try:
-            yield Backend(_room(needs, cores, memory, workers), submit, fits, tell)
+            at_once = min(workers or cores, len(gpus) * runs_per_gpu or cores)
+            yield Backend(_room(needs, cores, memory, at_once), submit, fits, tell)
         except BaseException as error:  # a second Ctrl-C is in a hurry
             told.extend([signal.SIGINT] * (2 if isinstance(error, KeyboardInterrupt) else 1))
             raise
 
 
-def _room(needs: Mapping[str, Needs], cores: int, memory: int | None, workers: int | None) -> str:
+def _gpus() -> list[str]:
+    """The names of those that we may use, as a child is told which is its own."""
+    allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return (allowed or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
+
+
+def _room(needs: Mapping[str, Needs], cores: int, memory: int | None, at_most: int) -> str:
     """How many of the largest runs go on at a time, in words."""
     if not needs:
         return "local"
     largest = _largest(needs)
     at_once = min(
-        workers or cores, max(1, cores // largest.cores), cores if memory is None else memory // largest.memory
+        at_most, max(1, cores // largest.cores), cores if memory is None else max(1, memory // largest.memory)
     )
     free = "" if memory is None else f", {size(memory)} free"
     return f"local, {at_once} at a time ({cores} cores{free}); a run takes {_resources(_asked(largest))}"
@@ -542,7 +558,7 @@ def on_ray(
 
         def submit(job: Job) -> "Future[int | None]":
             need = needs[job.directory]
-            task = ray.remote(attempt).options(
+            task: Any = ray.remote(attempt).options(
                 name=job.directory,
                 num_cpus=need.cores,
                 num_gpus=need.gpu,
@@ -550,7 +566,7 @@ def on_ray(
                 max_retries=-1,  # a lost node is no failure of the run
                 scheduling_strategy="SPREAD",
             )
-            refs.append(task.remote(job, out))
+            refs.append(task.remote(job, out, (), None, Path.cwd()))
             return refs[-1].future()  # type: ignore[no-any-return]
 
         def cancel(_: Sequence[int]) -> None:

@@ -121,6 +121,8 @@ def _ablations(
             recipe = find(_task("dmcontrol", task), profile)
             for label in study.rows:
                 overrides = tuple(ablations.overrides(f"{key}/{label}", recipe))
+                if not asked and any(word.startswith("encoder_from=") for word in overrides):
+                    continue  # needs files that are made by hand: in its own study alone
                 cell = Cell(recipe.name, "mlr", study.seeds, overrides, longer=max(study.frames) > 100_000)
                 if overrides == ablations.BASELINE:
                     cell = cell._replace(method="baseline", overrides=())
