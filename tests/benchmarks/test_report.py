@@ -10,9 +10,9 @@ import pytest
 
 from maskrl import recipes
 from maskrl.benchmarks import statistics
-from maskrl.benchmarks.report import report
+from maskrl.benchmarks.report import Against, report
 from maskrl.benchmarks.report.document import Lines, Report, Section
-from maskrl.benchmarks.report.gather import LITE, run_facts
+from maskrl.benchmarks.report.gather import LITE, all_facts, run_facts
 from maskrl.benchmarks.report.page import render, script_json
 from maskrl.benchmarks.report.sections import mean_curve, thinned
 from maskrl.benchmarks.report.tables import Table
@@ -100,6 +100,10 @@ def test_curves_have_every_seed_and_their_mean(tmp_path: Path) -> None:
 
 def test_a_mean_tells_of_how_many_curves_it_is() -> None:
     assert mean_curve([[(0, 1.0), (5, 3.0)], [(0, 2.0)]]) == [(0, 1.5, 2), (5, 3.0, 1)]
+
+
+def test_times_are_not_rounded() -> None:
+    assert thinned([(12_345_678, 1.23456789, 3)], 20) == [[12_345_678, 1.23457, 3]]
 
 
 def test_a_long_curve_keeps_its_ends() -> None:
@@ -191,6 +195,53 @@ def test_without_the_paper_there_is_none_of_it(tmp_path: Path) -> None:
     assert [column.name for column in table(page, "-scores").columns] == ["task", "mlr"]
     (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
     assert chart.data["panels"][0]["bands"] == []
+
+
+@pytest.mark.parametrize(("profile", "against"), [("lite", "published"), ("paper", "none")])
+def test_the_papers_gain_is_no_yardstick_of_what_is_not_held_against_it(
+    tmp_path: Path, profile: str, against: Against
+) -> None:
+    for seed, score in enumerate((780, 800, 820), start=1):
+        for method in ("mlr", "baseline"):
+            recipe = control("cartpole-swingup", seed, method, profile, "budget.frames=100000")
+            write_run(tmp_path / method / str(seed), recipe, {100_000: score})
+    page = report([tmp_path], against=against)
+    (row,) = table(page, "-mlr-baseline").rows
+    assert row[1].text == "no difference shows"
+    assert not any("paper’s own gain" in note for note in table(page, "-mlr-baseline").notes)
+    assert not any("seeds" in line.text for group in page.headline for line in group.lines)
+
+
+def test_the_paper_does_not_stand_beside_a_mixture_of_budgets(tmp_path: Path) -> None:
+    for seed, at in enumerate((100_000, 100_000, 500_000, 500_000), start=1):
+        recipe = control("reacher-easy", seed, "mlr", "paper", f"budget.frames={at}")
+        write_run(tmp_path / str(seed), recipe, {at: 800 + seed})
+    page = report([tmp_path], mixed=True)
+    assert [column.name for column in table(page, "-scores").columns] == ["task", "mlr"]
+    assert not any(one.key.endswith("-paper") for one in page.tables)
+
+
+def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [
+        f"{m},reacher-easy,{s},100000,{mean + s}" for m, mean in (("MLR", 900), ("Baseline", 500)) for s in (1, 2, 3)
+    ]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    page = report([file])
+    told = section(page, "Where it does not help").words
+    assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
+    assert [row[1].text for row in table(page, "-improvement").rows] == ["Baseline"]
+    alone = tmp_path / "alone.csv"
+    alone.write_text("\n".join(["method,task,seed,frames,score", *rows[3:]]))
+    assert section(report([alone]), "Where it does not help").words[0].startswith("There is the baseline alone")
+
+
+def test_what_differs_is_told_from_a_baseline_of_any_spelling(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", toy(), {3000: 20})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nBaseline,toy/reach,1,3000,9\n")
+    rows = texts(table(report([tmp_path / "1", file]), "what-was-run"))
+    assert rows["mlr"]["what differs"] == "no task in common with Baseline"  # none of which the recipe is known
 
 
 def test_scores_can_be_taken_at_another_time(tmp_path: Path) -> None:
@@ -364,6 +415,32 @@ def test_every_problem_of_reading_is_on_the_page_and_the_rest_is_made(tmp_path: 
     assert texts(table(page, "-scores"))["reach"]["mlr"] == "21.0 (1)"  # "again" comes first
 
 
+def test_numbers_without_end_are_passed_over(tmp_path: Path) -> None:
+    endless = write_run(tmp_path / "1", toy(1), {3000: 20})
+    log = endless / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"frames": 3000', '"frames": Infinity'))
+    events = [
+        {"kind": "probe", "frames": 1000, "encoder_cosine": 0.5},
+        {"kind": "timing", "frames": 2000, "parts": {"act": float("inf"), "learn": 2.0}},
+    ]
+    probed = write_run(tmp_path / "2", toy(2), {3000: 20}, events=events)
+    (probed / "probe.json").write_text(f'{{"frames": 3000, "encoder_cosine": 1{"0" * 400}, "rank": 7}}')
+    page = report([tmp_path])
+    ((_, row),) = texts(table(page, "representation")).items()
+    assert (row["encoder cosine"], row["effective rank"]) == ("0.500 (1)", "7.000 (1)")
+    assert [row[-2].text for row in table(page, "time").rows] == ["0%"]
+    assert any("OverflowError" in problem for problem in page.problems)
+
+
+def test_a_whole_number_of_400_digits_is_no_time(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "1", toy(), {3000: 20})
+    clock = '"frames": 3000, "decisions": 3000, "updates": 0, "seconds"'
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(f'{{"kind": "timing", {clock}: 1{"0" * 400}, "parts": {{"act": 1{"0" * 400}}}}}\n')
+    (fact,) = all_facts([tmp_path])
+    assert (fact.seconds, dict(fact.timing)) == (3.0, {"act": 0.0})
+
+
 def test_one_run_has_no_interval_and_no_spread(tmp_path: Path) -> None:
     write_run(tmp_path / "m", toy(), {3000: 20})
     write_run(tmp_path / "b", toy(1, "baseline"), {3000: 12})
@@ -412,6 +489,32 @@ def test_probes_stand_beside_the_papers_cosines(tmp_path: Path) -> None:
     assert chart.data["panels"][0]["methods"][0]["seeds"][0]["points"] == [[50_000, 0.45], [100_000, 0.9]]
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_probes_of_different_protocols_are_not_averaged(tmp_path: Path, mixed: bool) -> None:
+    for name, cosine, profile, *overrides in (
+        ("a", 0.9, "paper"),
+        ("b", 0.5, "lite", "budget.frames=100000"),
+        ("c", 0.1, "paper", "budget.frames=500000"),
+    ):
+        events = [{"kind": "probe", "frames": at, "encoder_cosine": cosine} for at in (50_000, 100_000)]
+        recipe = control("cheetah-run", 1, "mlr", str(profile), *map(str, overrides))
+        write_run(tmp_path / name, recipe, {100_000: 480}, events=events)
+    page = report([tmp_path], mixed=mixed)
+    (chart,) = [chart for chart in page.charts if chart.key == "probe-curves"]
+    means = {panel["title"]: panel["methods"][0]["mean"][-1][1:] for panel in chart.data["panels"]}
+    assert means == {
+        "dmcontrol/cheetah-run, lite profile · 100,000 frames": [0.5, 1],
+        "dmcontrol/cheetah-run, paper profile · 100,000 frames": [0.9, 1],
+        "dmcontrol/cheetah-run, paper profile · 500,000 frames": [0.1, 1],
+    }
+    cosines = [(row[-1].text, row[2].text) for row in table(page, "representation").rows]
+    assert cosines == [
+        ("DMControl · lite profile · 100,000 frames", "0.500 (1)"),
+        ("DMControl · paper profile · 100,000 frames", "0.900 (1)"),
+        ("DMControl · paper profile · 500,000 frames", "0.100 (1)"),
+    ]
+
+
 def test_a_lite_cosine_is_not_comparable(tmp_path: Path) -> None:
     events = [{"kind": "probe", "frames": 100, "encoder_cosine": 0.5}]
     write_run(tmp_path / "1", control("cheetah-run", 1, profile="lite"), {20_000: 480}, events=events)
@@ -429,7 +532,51 @@ def test_the_split_of_time_is_a_sum_over_the_log(tmp_path: Path) -> None:
     (chart,) = [chart for chart in page.charts if chart.kind == "bars"]
     (bar,) = chart.data["rows"]
     assert chart.data["parts"] == ["act", "learn"]
-    assert bar == {"name": "mlr", "group": "toy/reach, lite", "values": [2.0, 8.0]}
+    assert bar == {"name": "mlr", "group": "toy/reach, 3,000 frames", "values": [2.0, 8.0]}
+
+
+def timed(path: Path, recipe: Recipe, frames: int, seconds: float, status: str = "done") -> None:
+    clock = {"frames": frames, "seconds": seconds}
+    write_run(path, recipe, {}, status=status, events=[{"kind": "timing", "parts": {"learn": seconds}, **clock}])
+
+
+def test_hours_are_of_finished_runs_and_of_one_budget(tmp_path: Path) -> None:
+    timed(tmp_path / "1", toy(1), 3000, 3600)
+    timed(tmp_path / "2", toy(2), 3000, 7200)
+    timed(tmp_path / "3", toy(3), 300, 360, "failed")
+    timed(tmp_path / "4", toy(4, "mlr", "budget.frames=6000"), 6000, 14400)
+    timed(tmp_path / "5", toy(5, "baseline"), 300, 360, "failed")
+    page = report([tmp_path])
+    names = [column.name for column in table(page, "time").columns]
+    rows = [dict(zip(names, (cell.text for cell in row), strict=True)) for row in table(page, "time").rows]
+    told = [tuple(row[name] for name in ("runs of", "method", "runs", "finished", "hours per run")) for row in rows]
+    assert told == [
+        ("Toys · 3,000 frames", "mlr", "3", "2", "1.50"),
+        ("Toys · 3,000 frames", "baseline", "1", "0", "–"),
+        ("Toys · 6,000 frames", "mlr", "1", "1", "4.00"),
+    ]
+    assert rows[0]["frames per second"] == "0.6"  # 6300 in 11160 seconds, of all of them
+    (chart,) = [chart for chart in page.charts if chart.kind == "bars"]
+    assert [(bar["group"], bar["values"]) for bar in chart.data["rows"]] == [
+        ("toy/reach, 3,000 frames", [5400]),
+        ("toy/reach, 6,000 frames", [14400]),
+    ]
+
+
+def test_many_bars_become_one_for_each_method_and_protocol(tmp_path: Path) -> None:
+    cases = [("lite", "mlr", 10), ("lite", "baseline", 20), ("paper", "mlr", 100)]
+    for index, task in enumerate(
+        ("cartpole-swingup", "cheetah-run", "finger-spin", "reacher-easy", "walker-walk", "walker-run")
+    ):
+        for profile, method, seconds in cases:
+            recipe = control(task, 1, method, profile, "budget.frames=100000")
+            timed(tmp_path / profile / method / task, recipe, 100_000, seconds + 2 * index)
+    (chart,) = [chart for chart in report([tmp_path]).charts if chart.kind == "bars"]
+    assert chart.data["rows"] == [
+        {"name": "mlr", "group": "mean over tasks, DMControl · lite profile · 100,000 frames", "values": [15]},
+        {"name": "baseline", "group": "mean over tasks, DMControl · lite profile · 100,000 frames", "values": [25]},
+        {"name": "mlr", "group": "mean over tasks, DMControl · paper profile · 100,000 frames", "values": [105]},
+    ]
 
 
 @pytest.mark.slow
@@ -546,6 +693,16 @@ def test_names_that_are_nearly_the_same_have_tables_of_their_own(tmp_path: Path)
     ]
 
 
+def test_a_table_is_not_sorted_by_what_is_not_finite(tmp_path: Path) -> None:
+    for method, score in (("mlr", 20), ("baseline", 10)):
+        for seed in (1, 2):  # nothing varies: the effect is infinite
+            write_run(tmp_path / f"{method}-{seed}", toy(seed, method), {3000: score})
+    page = report([tmp_path])
+    assert table(page, "-mlr-baseline").rows[0][-2].numbers == (float("inf"),)
+    assert not re.search(r'data-value="-?(inf|nan)', render(page))
+    assert 'data-value="20.0"' in render(page)
+
+
 def test_json_in_a_script_cannot_end_it() -> None:
     value = {"a": EVIL, "b": [float("nan"), float("inf"), 1.0, 0.5, "\u2028"]}
     text = script_json(value)
@@ -606,6 +763,18 @@ def test_the_command_writes_the_page_and_the_tables(tmp_path: Path, capsys: pyte
     assert "is at 1500 of 3000 frames" in told
     assert out.read_text().startswith("<!doctype html>")
     assert {file.suffix for file in (tmp_path / "tables").iterdir()} == {".md", ".tex", ".csv"}
+
+
+def test_a_folder_whose_name_is_no_text_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    try:
+        write_run(folder, toy(), {1500: 20}, status="failed")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    assert typed(folder, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables") == 0
+    assert "run\\udcff" in capsys.readouterr().out
+    assert "run\\udcff" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not list(tmp_path.rglob("*.new"))
 
 
 def test_the_paper_alone_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,6 +129,35 @@ def test_a_seed_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     )
 
 
+def test_paths_may_overlap(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "a", toy(1), {3000: 1})
+    file = csv_file(tmp_path, "method,task,seed,frames,score\nother,toy/reach,1,3000,2\n")
+    scores = Scores.read(tmp_path, run, run.parent / ".." / "runs", file, file)
+    assert sorted(one.method for one in scores.runs) == ["mlr", "other"]
+    assert scores.problems == ()
+
+
+@pytest.mark.parametrize("score", ["1e101", "-1e101", "Infinity", "1" + "0" * 400])
+def test_a_score_that_is_nearly_infinite_is_left_out(tmp_path: Path, score: str) -> None:
+    run = write_run(tmp_path / "runs" / "a", toy(1), {1500: 4, 3000: 5})
+    log = run / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"score": 5', f'"score": {score}'))
+    rows = f"other,toy/reach,1,3000,{score}\nother,toy/reach,2,3000,1e100\n"
+    scores = Scores.read(run, csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}"))
+    assert [one.curve for one in scores.runs] == [((1500, 4.0),), ((3000, 1e100),)]
+    assert sum("not a finite number" in problem for problem in scores.problems) == 2
+
+
+def test_a_time_that_is_infinite_is_a_damaged_file(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", toy(1), {3000: 5})
+    write_run(tmp_path / "b", toy(2), {3000: 6})
+    log = run / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"frames": 3000', '"frames": Infinity'))
+    scores = Scores.read(tmp_path)
+    assert [one.seed for one in scores.runs] == [2]
+    assert scores.problems[0].startswith(f"{run} cannot be read (OverflowError")
+
+
 def test_a_run_that_is_in_a_csv_as_well_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", toy(1), {0: 9, 3000: 1})
     Scores.read(tmp_path).write_csv(tmp_path / "scores.csv")
@@ -398,12 +427,26 @@ def test_suites_have_protocols_of_their_own(tmp_path: Path) -> None:
     assert Scores.read(tmp_path).conflicts() == []
 
 
-def test_budgets_of_a_csv_are_its_last_times(tmp_path: Path) -> None:
+def test_the_budget_of_a_csv_is_the_latest_time_of_a_task(tmp_path: Path) -> None:
+    rows = ["mlr,t,1,100,1", "baseline,t,1,50,1", "mlr,u,1,70,1"]
+    scores = Scores.read(csv_file(tmp_path, "\n".join(["method,task,seed,frames,score", *rows])))
+    assert {run.name: run.budget for run in scores.runs} == {
+        "mlr on other/t, seed 1": 100,
+        "baseline on other/t, seed 1": 100,
+        "mlr on other/u, seed 1": 70,
+    }
+
+
+def test_a_seed_of_a_csv_that_ends_early_is_a_problem(tmp_path: Path) -> None:
     file = csv_file(tmp_path, "method,task,seed,frames,score\nmlr,t,1,50,1\nmlr,t,1,100,2\nmlr,t,2,50,1\n")
     scores = Scores.read(file)
-    (conflict,) = scores.at().conflicts()
-    assert conflict.startswith("other: budget.frames is 100 in 1 run")
-    assert scores.at(50).conflicts() == []
+    assert [run.budget for run in scores.runs] == [100, 100]  # of the task: a seed that ends early has not got there
+    assert len(scores.groups()) == 1
+    final = scores.at()
+    assert final.values("mlr", "other/t").tolist() == [2]
+    assert final.problems == (
+        f"mlr on other/t, seed 2 ({file}) has no score at 100 frames: its last is at 50. Left out.",
+    )
     assert np.array_equal(scores.at(50).values("mlr", "other/t"), [1, 1])
 
 

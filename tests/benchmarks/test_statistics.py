@@ -368,6 +368,14 @@ def test_where_nothing_varies_a_difference_is_certain() -> None:
     assert welch([Summary(90, 0, 3)], [Summary(100, 0, 3)]) == (-10, -10, -10, 0)
 
 
+@pytest.mark.parametrize("unit", [1e-90, 1e100])
+def test_welchs_test_does_not_depend_on_the_unit(unit: float) -> None:
+    x, y = [Summary(3, 1, 5)], [Summary(1, 2, 4)]
+    plain = welch(x, y)
+    found = welch([Summary(3 * unit, unit, 5)], [Summary(unit, 2 * unit, 4)])
+    assert found == pytest.approx((plain.value * unit, plain.low * unit, plain.high * unit, plain.p), rel=1e-9, abs=0)
+
+
 def test_one_run_cannot_be_tested() -> None:
     with pytest.raises(ValueError, match="at least two"):
         welch([Summary.of([1.0])], [Summary.of([1.0, 2.0])])

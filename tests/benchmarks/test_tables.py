@@ -69,6 +69,8 @@ def test_a_row_must_fit_its_columns() -> None:
 def test_a_key_is_a_file_name() -> None:
     assert key_of("DMControl · lite", "../A b") == "dmcontrol-lite-a-b"
     assert key_of("…") == "table"
+    assert key_of("a" * 99 + " b", "c") == "a" * 99  # no hyphen at the end
+    assert key_of("a" * 300) == "a" * 100
 
 
 # ── Formats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,3 +180,19 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"a\.new"):
         tables.write_whole(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
+
+
+def test_what_is_no_text_is_written_as_its_number(tmp_path: Path) -> None:
+    tables.write_whole(tmp_path / "a", "run\udcff ü")
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "run\\udcff ü"
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_nothing_is_left_aside_whatever_goes_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tables.write_whole(tmp_path / "a", "new")
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +91,7 @@ def test_the_same_runs_are_held_against_the_column_of_their_method_and_time() ->
 def test_a_mean_without_a_spread_is_taken_as_exact_and_that_is_said() -> None:
     verdict = paper("atari/alien", [800.0, 820.0, 900.0], "der")
     assert verdict.theirs == "paper, Table 5 (taken as exact; no spread or number of seeds is told)"
+    assert verdict.effect == pytest.approx((840 - 802.3) / np.std([800, 820, 900], ddof=1))  # in our spread alone
     assert verdict.difference is not None
     assert verdict.difference.p == pytest.approx(stats.ttest_1samp([800, 820, 900], 802.3).pvalue)
 
@@ -195,7 +198,7 @@ def test_a_csv_is_taken_for_the_papers_protocol_and_that_is_said(tmp_path: Path)
 # ── Method against method ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def both(task: str, first: Sequence[float], second: Sequence[float], **more: int) -> list[RunScores]:
+def both(task: str, first: Sequence[float], second: Sequence[float], **more: Any) -> list[RunScores]:
     return [*runs_of("mlr", task, first, **more), *runs_of("baseline", task, second, **more)]
 
 
@@ -224,6 +227,48 @@ def test_no_difference_says_something_only_with_seeds_enough() -> None:
     fewer_of_one = both("dmcontrol/reacher-easy", [780.0, 800.0, 820.0], [790.0, 800.0])
     (verdict,) = versus(Scores(tuple(fewer_of_one)), "mlr", "baseline").tasks
     assert (verdict.outcome, verdict.needed) == ("not enough seeds", 3)
+
+
+CLOSE = [780.0, 800.0, 820.0], [790.0, 800.0, 810.0]
+
+
+def test_only_what_the_paper_measured_is_gauged_by_its_gain() -> None:
+    task = "dmcontrol/cartpole-swingup"
+    lite = protocol_of(find(task, "lite"))
+    others = [run for name in ("Baseline", "baseline", "curl") for run in runs_of(name, task, CLOSE[1])]
+    ours = Scores((*runs_of("mlr", task, CLOSE[0]), *others))
+    assert versus(ours, "mlr", "Baseline").tasks[0].needed == 102
+    assert versus(ours, "Baseline", "mlr").tasks[0].needed == 102
+    ungauged = [
+        versus(ours, "mlr", "Baseline", papers=False),
+        versus(ours, "mlr", "curl"),
+        versus(ours, "baseline", "Baseline"),
+        versus(Scores(tuple(both(task, *CLOSE, protocol=lite))), "mlr", "baseline"),
+        against_paper(Scores(tuple(runs_of("mlr", task, CLOSE[0], protocol=lite))), "mlr", mixed=True),
+    ]
+    for verdicts in ungauged:
+        (verdict,) = verdicts.tasks
+        assert (verdict.outcome, verdict.needed) == ("consistent", None)
+        assert verdict.sentence.endswith("No difference shows.")
+
+
+def test_over_tasks_every_one_must_be_the_papers_to_be_gauged() -> None:
+    lite = protocol_of(find("dmcontrol/reacher-easy", "lite"))
+    other = both("dmcontrol/reacher-easy", *CLOSE, protocol=lite)
+    runs = [*both("dmcontrol/cartpole-swingup", *CLOSE), *other]
+    verdicts = versus(Scores(tuple(runs)), "mlr", "baseline", mixed=True)
+    assert [verdict.needed for verdict in (*verdicts.tasks, *verdicts.overall)] == [102, None, None]
+
+
+def test_mixed_budgets_are_not_held_against_the_paper_nor_gauged_by_it() -> None:
+    task = "dmcontrol/cartpole-swingup"
+    short, long = both(task, *CLOSE), [replace(run, seed=run.seed + 3) for run in both(task, *CLOSE, at=500_000)]
+    scores = Scores((*short, *long))
+    found = against_paper(scores, "mlr", mixed=True)
+    assert found.tasks == ()
+    assert found.problems == (f"{task} is not compared, for its scores are of 100000 and 500000 frames.",)
+    assert versus(scores, "mlr", "baseline", mixed=True).tasks[0].needed is None
+    assert len(against_paper(scores.where(lambda run: run.budget == 100_000), "mlr", mixed=True).tasks) == 1
 
 
 def test_a_task_that_is_not_in_the_paper_has_no_number_of_seeds() -> None:

@@ -153,6 +153,22 @@ def test_pointing_at_a_curve_shows_its_values(open_page: OpenPage, runs_page: Pa
     expect(tip).to_contain_text("50,000 frames")
 
 
+def test_a_mean_tells_its_seeds_where_their_points_are_not_drawn(open_page: OpenPage, tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"mlr,toy/reach,{seed},{at},{seed}" for seed in (1, 2) for at in (1500, 3000)]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    found = report([file])
+    (chart,) = [chart for chart in found.charts if chart.kind == "curves"]
+    seeds = chart.data["panels"][0]["methods"][0]["seeds"]
+    seeds[1]["points"].pop()  # as in a long curve
+    (tmp_path / "report.html").write_text(render(found), encoding="utf-8")
+    page = open_page(tmp_path / "report.html")
+    panel = page.locator(".kind-curves .panel svg")
+    panel.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tip")).to_contain_text("mlr 1.500 of 2 seeds")
+
+
 def test_a_mean_of_fewer_seeds_is_dashed(open_page: OpenPage, runs_page: Path) -> None:
     page = open_page(runs_page)
     for task, parts in (("cheetah-run", 1), ("walker-walk", 0)):
@@ -168,6 +184,8 @@ def test_a_table_is_copied_in_three_formats(open_page: OpenPage, runs_page: Path
         figure.locator(".copy summary").click()
         figure.get_by_role("button", name=f"as {name}").click()
         expect(figure.locator(".copy summary")).to_have_text("copied")
+        expect(figure.locator(".copy summary")).to_be_focused()
+        expect(page.locator("#spoken")).to_have_text(f"Copied as {name}.")
         assert page.evaluate("navigator.clipboard.readText()").startswith(beginning)
 
 

@@ -37,6 +37,8 @@ NOT_METHOD = (
     *("env.", "budget.", "evaluation.every", "evaluation.episodes", "evaluation.side_by_side"),
 )
 
+LARGEST = 1e100  # of a score: squares of a larger one soon overflow
+
 Protocol = Mapping[str, Any]  # dotted path of a recipe, or the name of a simulator → value
 
 
@@ -93,12 +95,13 @@ class Scores:
     @classmethod
     def read(cls, *paths: Path | str, label: Callable[[Recipe], str] | None = None) -> "Scores":
         """Of run directories, folders of them at any depth, and CSV files. `label` says what a recipe's method is called."""
-        runs, problems = list[RunScores](), list[str]()
+        runs, problems, seen = list[RunScores](), list[str](), set[Path]()
         for path in map(Path, paths):
             if path.is_file():
-                found, wrong = _read_csv(path)
+                found, wrong = _read_csv(path) if path.resolve() not in seen else ([], [])
+                seen.add(path.resolve())
             else:
-                found, wrong = _read_folder(path, label or method_of)
+                found, wrong = _read_folder(path, label or method_of, seen)
             runs += found
             problems += wrong
         kept, repeated = _without_repeats(runs)
@@ -318,7 +321,8 @@ def run_folders(path: Path) -> list[Path]:
     return sorted(file.parent for file in path.rglob("recipe.json"))
 
 
-def _read_folder(path: Path, label: Callable[[Recipe], str]) -> tuple[list[RunScores], list[str]]:
+def _read_folder(path: Path, label: Callable[[Recipe], str], seen: set[Path]) -> tuple[list[RunScores], list[str]]:
+    """Of the runs in it that have not been seen: paths may overlap."""
     if not path.is_dir():
         return [], [f"{path} does not exist."]
     folders = run_folders(path)
@@ -326,11 +330,14 @@ def _read_folder(path: Path, label: Callable[[Recipe], str]) -> tuple[list[RunSc
         return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     runs, problems = list[RunScores](), list[str]()
     for folder in folders:
+        if folder.resolve() in seen:
+            continue
+        seen.add(folder.resolve())
         try:
             run, wrong = _read_run(folder, label)
         except RunError as error:
             problems.append(f"{error} Left out.")
-        except (OSError, ValueError, KeyError, TypeError) as error:  # a damaged file
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:  # a damaged file
             problems.append(f"{folder} cannot be read ({type(error).__name__}: {error}). Left out.")
         else:
             runs += [run] if run.curve else []
@@ -363,7 +370,12 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
 
 
 def _score(value: Any) -> float:
-    return math.nan if value is None else float(value)
+    """Not a number if there is none, or if it is larger than any score."""
+    try:
+        score = math.nan if value is None else float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.nan
+    return score if abs(score) <= LARGEST else math.nan
 
 
 def _without_repeats(runs: Iterable[RunScores]) -> tuple[list[RunScores], list[str]]:
@@ -412,7 +424,9 @@ def _read_csv(path: Path) -> tuple[list[RunScores], list[str]]:
             curves[key][at].append(score)
         else:
             problems.append(f"{path}, line {number}: the score is not a finite number. Left out.")
-    runs = list[RunScores]()
+    runs, last = list[RunScores](), defaultdict[tuple[str, Unit], int](int)
+    for (_, task, _, unit), curve in curves.items():  # a seed that ends before others has not got to its budget
+        last[task, unit] = max(last[task, unit], *curve)
     for (method, task, seed, unit), curve in curves.items():
         twice = [at for at, scores in curve.items() if len(scores) > 1]
         if twice:
@@ -423,7 +437,7 @@ def _read_csv(path: Path) -> tuple[list[RunScores], list[str]]:
             continue
         points = tuple(sorted((at, scores[0]) for at, scores in curve.items()))
         other = next(name for name in get_args(Unit) if name != unit)
-        protocol = {"env.task": task.partition("/")[2], f"budget.{unit}": points[-1][0], f"budget.{other}": None}
+        protocol = {"env.task": task.partition("/")[2], f"budget.{unit}": last[task, unit], f"budget.{other}": None}
         runs.append(RunScores(method, task, seed, unit, points, protocol, str(path)))
     return runs, problems
 
@@ -435,7 +449,7 @@ def _parsed(line: Mapping[str, str], units: Sequence[Unit]) -> tuple[tuple[str, 
     if not told:
         raise ValueError("A row has a time.")
     unit = told[-1] if task.startswith("atari/") else told[0]  # decisions are the last of the two
-    return (line["method"].strip(), task, _whole(line["seed"]), unit), _whole(line[unit]), float(line["score"])
+    return (line["method"].strip(), task, _whole(line["seed"]), unit), _whole(line[unit]), _score(line["score"])
 
 
 def _whole(text: str) -> int:

@@ -286,7 +286,7 @@ def welch(x: Sequence[Summary], y: Sequence[Summary], *, confidence: float = CON
     if variance == 0:
         return Difference(value, value, value, 1.0 if value == 0 else 0.0)
     error = math.sqrt(variance) / len(x)
-    freedom = variance**2 / math.fsum(part**2 / left for part, left in parts)
+    freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
     reach = t_quantile(1 - confidence, freedom) * error
     return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
 

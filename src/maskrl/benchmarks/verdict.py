@@ -66,7 +66,12 @@ def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: 
                 f"{task} is not compared, for its runs do not have the same protocol: {'; '.join(conflicts)}."
             )
             continue
-        time = of_task.runs[0].curve[0][0]
+        times = _times(of_task)
+        if len(times) > 1:
+            listed = " and ".join(map(str, times))
+            problems.append(f"{task} is not compared, for its scores are of {listed} {of_task.runs[0].unit}.")
+            continue
+        time = times[0]
         cell = published(task, time, method)
         if cell is None or cell.unit != of_task.runs[0].unit:
             problems.append(f"The paper has no {method} on {task} at {time} {of_task.runs[0].unit}.")
@@ -80,8 +85,9 @@ def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: 
         if any("profile" not in run.protocol for run in of_task.runs):
             problems.append(f"{task}: a CSV does not tell its protocol; it is taken for the paper's.")
         values = of_task.values(method, task)
-        label, reference = _reference(cell)
-        sides.append(_Side(task, time, values, Summary.of(values), reference, None, label))
+        label, reference, exact = _reference(cell)
+        gauged = _papers_own(method) and not strange
+        sides.append(_Side(task, time, values, Summary.of(values), reference, None, label, gauged, exact))
     for suite in scores.suites:
         compared = [side.task for side in sides if _suite(side.task) == suite]
         if not mixed and (conflicts := _part(scores, compared).conflicts()):
@@ -90,8 +96,13 @@ def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: 
     return _judge(method, "the paper", sides, problems, without=mixed_suites)
 
 
-def versus(scores: Scores, first: str, second: str, *, at: int | None = None, mixed: bool = False) -> Verdicts:
-    """One method's runs against another's, on the tasks that both have. Runs of different protocols are refused."""
+def versus(
+    scores: Scores, first: str, second: str, *, at: int | None = None, mixed: bool = False, papers: bool = True
+) -> Verdicts:
+    """One method's runs against another's, on the tasks that both have. Runs of different protocols are refused.
+
+    `papers`: of MLR and the Baseline with the paper's protocol, say how many seeds it takes to show the paper's gain.
+    """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
     if not mixed:
         scores.require_one_protocol()
@@ -101,8 +112,10 @@ def versus(scores: Scores, first: str, second: str, *, at: int | None = None, mi
         if not len(x) or not len(y):
             problems.append(f"{task} is not compared: there are no scores of {second if len(x) else first}.")
             continue
-        time = next(run.curve[0][0] for run in scores.runs if run.task == task)
-        sides.append(_Side(task, time, x, Summary.of(x), Summary.of(y), y, second))
+        of_task = _part(scores, [task])
+        times = _times(of_task)
+        gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
+        sides.append(_Side(task, times[0], x, Summary.of(x), Summary.of(y), y, second, gauged))
     return _judge(first, second, sides, problems)
 
 
@@ -113,7 +126,9 @@ def within_paper(table: str, at: int, first: str = "MLR", second: str = "Baselin
         cells = published(task, at, first, table=table), published(task, at, second, table=table)
         x, y = (None if cell is None else _summary(cell) for cell in cells)
         if x is not None and y is not None:
-            sides.append(_Side(task, at, np.array([]), x, y, None, f"{second} ({y.runs} runs)"))
+            sides.append(
+                _Side(task, at, np.array([]), x, y, None, f"{second} ({y.runs} runs)", _papers_own(first, second))
+            )
     return _judge(first, second, sides, ())
 
 
@@ -144,6 +159,8 @@ class _Side:
     theirs: Summary
     their_values: NDArray[np.float64] | None
     label: str
+    gauged: bool  # by the paper's gain of MLR over its Baseline: measured as the paper does, and of these methods
+    exact: bool = False  # theirs is a mean without a spread
 
     @property
     def testable(self) -> bool:
@@ -184,6 +201,16 @@ def _suite(task: str) -> str:
     return task.partition("/")[0]
 
 
+def _papers_own(*methods: str) -> bool:
+    """Whether these are the paper's MLR and its Baseline, or one of them."""
+    names = {method.lower() for method in methods}
+    return len(names) == len(methods) and names <= {"mlr", "baseline"}
+
+
+def _times(scores: Scores) -> list[int]:
+    return sorted({at for run in scores.runs for at, _ in run.curve})
+
+
 def _part(scores: Scores, tasks: Sequence[str]) -> Scores:
     return scores.where(lambda run: run.task in tasks)
 
@@ -191,7 +218,7 @@ def _part(scores: Scores, tasks: Sequence[str]) -> Scores:
 def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verdict:
     ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
     runs = min(side.ours.runs for side in sides)
-    gain = papers_gain([(side.task, side.at) for side in sides])
+    gain = papers_gain([(side.task, side.at) for side in sides]) if all(side.gauged for side in sides) else None
     needed = None if gain is None else seeds_needed(gain)
     mean, reference = float(np.mean([s.mean for s in ours])), float(np.mean([s.mean for s in theirs]))
     testable = all(side.testable for side in sides)
@@ -203,7 +230,9 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
         else None
     )
     outcome = _outcome(min(runs, *map(len, their_values)) if their_values else runs, difference, needed)
-    effect = effect_size(ours, theirs) if testable else None
+    # Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both.
+    spreads = [s.theirs._replace(std=s.ours.std) if s.exact else s.theirs for s in sides]
+    effect = effect_size(ours, spreads) if testable else None
     verdict = Verdict(name, first, second, runs, mean, reference, difference, shuffled, effect, needed, outcome, "")
     return replace(verdict, sentence=_sentence(verdict))
 
@@ -255,17 +284,20 @@ def _summary(cell: PublishedScore) -> Summary | None:
     return None if cell.std is None or cell.seeds is None or cell.misprint else Summary(cell.mean, cell.std, cell.seeds)
 
 
-def _reference(cell: PublishedScore) -> tuple[str, Summary]:
+def _reference(cell: PublishedScore) -> tuple[str, Summary, bool]:
     """What runs are held against. A mean without a usable spread is taken as exact, and the label says so."""
     summary = _summary(cell)
     if summary is not None:
-        return f"{cell.source} ({cell.seeds} seeds)", summary
+        return f"{cell.source} ({cell.seeds} seeds)", summary, False
     why = f"misprinted: {cell.misprint}" if cell.misprint else "no spread or number of seeds is told"
-    return f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, cell.seeds or 1)
+    return f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, cell.seeds or 1), True
 
 
 def _not_the_papers(scores: Scores) -> list[str]:
     """Where the protocol of these runs of one task is not the paper's: "env.size: 100 -> 48"."""
-    papers = protocol_of(recipes.find(scores.runs[0].task, "paper"))
+    try:
+        papers = protocol_of(recipes.find(scores.runs[0].task, "paper"))
+    except ValueError:
+        return ["the paper has no such task"]
     told = {path: value for path, value in papers.items() if not path.startswith("budget.")}
     return sorted({line for run in scores.runs for line in protocol_difference(told, run.protocol)})

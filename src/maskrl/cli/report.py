@@ -58,25 +58,29 @@ def report(
         if not os.access(out.parent, os.W_OK):  # said before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs or (), against=against, at=at, mixed=mixed)
-        text = render(page)
-        writing.write_whole(out, text)
+        writing.write_whole(out, render(page))
         written = writing.write(page.tables, tables) if tables is not None else []
     _tell(page)
-    print(f"\nThe page: {out} ({len(text.encode()) / 1e6:.1f} MB). Open it in a browser.")
+    _print(f"\nThe page: {out} ({out.stat().st_size / 1e6:.1f} MB). Open it in a browser.")
     if tables is not None:
-        print(f"Tables: {count(len(written), 'file')} in {tables}.")
+        _print(f"Tables: {count(len(written), 'file')} in {tables}.")
+
+
+def _print(text: str) -> None:
+    """What is no text, in the name of a folder, is printed as its number."""
+    print(text.encode("utf-8", "backslashreplace").decode())
 
 
 def _tell(page: "Report") -> None:
     """The page in a few lines."""
-    print(f"{page.title}: {', '.join(f'{number} {what}' for number, what in page.facts)}")
+    _print(f"{page.title}: {', '.join(f'{number} {what}' for number, what in page.facts)}")
     for group in page.headline:
-        print(f"\n{group.title}" if group.title else "")
+        _print(f"\n{group.title}" if group.title else "")
         for line in group.lines:
-            print(f"  {line.text}")
+            _print(f"  {line.text}")
     if page.problems:
-        print(f"\n{count(len(page.problems), 'problem')}:")
+        _print(f"\n{count(len(page.problems), 'problem')}:")
         for problem in page.problems[:10]:
-            print("  " + problem.replace("\n", "\n    "))
+            _print("  " + problem.replace("\n", "\n    "))
         if len(page.problems) > 10:
-            print(f"  … and {len(page.problems) - 10:,} more: the page has them all, under Gaps.")
+            _print(f"  … and {len(page.problems) - 10:,} more: the page has them all, under Gaps.")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from maskrl.benchmarks.report import run_sections, sections
 from maskrl.benchmarks.report.document import Line, Lines, Report, Section
-from maskrl.benchmarks.report.gather import Group, RunFacts, all_facts, grouped, in_order
+from maskrl.benchmarks.report.gather import Group, RunFacts, all_facts, grouped, in_order, settings
 from maskrl.benchmarks.report.paper_sections import published_report
 from maskrl.benchmarks.scores import Scores, ScoresError
 from maskrl.benchmarks.verdict import Verdict, Verdicts
@@ -60,10 +60,11 @@ def _runs_report(scores: Scores, facts: Sequence[RunFacts], *, papers: bool, at:
         problems += group.final.normalised().problems
         problems += [line for found in (*with_paper.values(), *with_baseline.values()) for line in found.problems]
     problems = list(dict.fromkeys(problems))
+    alike = settings(facts)
     rest = (
         run_sections.ablations(groups, papers=papers),
-        run_sections.representation(facts, papers=papers),
-        run_sections.timing(facts, papers=papers),
+        run_sections.representation(facts, alike, papers=papers),
+        run_sections.timing(facts, alike, papers=papers),
         run_sections.versions(facts),
         run_sections.gaps(groups, facts, problems),
     )

@@ -1,7 +1,6 @@
 """Runs as a report needs them: what each tells besides its scores, and which of them may be put together."""
 
 import json
-import math
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,15 @@ from typing import Any, Literal
 
 from maskrl import recipes
 from maskrl.benchmarks.report.tables import key_of
-from maskrl.benchmarks.scores import RunScores, Scores, method_of, protocol_difference, protocol_of, run_folders
+from maskrl.benchmarks.scores import (
+    LARGEST,
+    RunScores,
+    Scores,
+    method_of,
+    protocol_difference,
+    protocol_of,
+    run_folders,
+)
 from maskrl.experiments.recipe import Recipe, as_override
 from maskrl.experiments.run import Run, RunError
 from maskrl.recipes.published import PublishedScore, Unit, published
@@ -72,7 +79,7 @@ def run_facts(folder: Path) -> RunFacts:
                 probes.append(event)
             case "timing":
                 for part, spent in event["parts"].items():
-                    timing[part] = timing.get(part, 0.0) + spent
+                    timing[part] = timing.get(part, 0.0) + (spent if is_number(spent) else 0.0)
             case "note":
                 notes.append(str(event.get("text", "")))
     measured = _json_object(folder / "probe.json")
@@ -133,8 +140,8 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """That can be drawn: neither a truth value nor infinite."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """That can be drawn: neither a truth value, nor infinite, nor near it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 # ── Groups: runs that may be put together ─────────────────────────────────────────────────────────────────────────────
@@ -176,10 +183,14 @@ class Group:
         return self.runs.tasks
 
     @property
+    def baseline(self) -> str | None:
+        """What the Baseline is called here: a CSV may spell it as the paper does."""
+        return next((method for method in self.methods if method.lower() == "baseline"), None)
+
+    @property
     def reference(self) -> str | None:
         """The method that others are held against."""
-        others = [method for method in self.methods if method != "baseline"]
-        return "baseline" if "baseline" in self.methods and others else None
+        return self.baseline if len(self.methods) > 1 else None
 
     @property
     def times(self) -> list[int]:
@@ -187,10 +198,14 @@ class Group:
         return sorted({run.curve[0][0] for run in self.final.runs})
 
     def paper(self, task: str, method: str) -> PublishedScore | None:
-        """What the paper has for that at the time of these scores, or at the end of the budget of runs that have none yet."""
+        """What the paper has for that at the time of these scores, or at the end of the budget of runs that have none yet.
+
+        Scores of several times, which may be mixed, are of none that the paper has.
+        """
         times = {run.curve[0][0] for run in self.final.runs if run.task == task}
         budgets = {run.budget for run in self.runs.runs if run.task == task and run.budget is not None}
-        found = published(task, max(times or budgets), method) if times or budgets else None
+        chosen = times or budgets
+        found = published(task, chosen.pop(), method) if len(chosen) == 1 else None
         return found if found is not None and found.unit == self.unit else None
 
     @cached_property
@@ -239,9 +254,19 @@ def _with_budget(run: RunScores, at: int) -> RunScores:
 
 
 def _name(part: Scores, parts: Sequence[Scores]) -> str:
-    """The suite, the profile, the budget, and what else sets it apart from others of its suite."""
-    rivals = [other for other in parts if other is not part and other.suites == part.suites]
-    mine = _values(part)
+    """The suite, the profile, the budget, and what else sets it apart from others that have the same of these."""
+    name = _plain_name(part)
+    rivals = [_values(other) for other in parts if other is not part and _plain_name(other) == name]
+    apart = [
+        f"{path}={next(iter(values))}"
+        for path, values in (_values(part).items() if rivals else ())
+        if path not in ("profile", "env.task", "env.kind") and not path.startswith("budget.") and len(values) == 1
+        if any(path in other and not values & other[path] for other in rivals)
+    ]
+    return " · ".join([name, *apart])
+
+
+def _plain_name(part: Scores) -> str:
     first = part.runs[0]
     profiles = {str(run.protocol.get("profile", "not told")) for run in part.runs}
     words = [SUITES.get(first.suite, first.suite)]
@@ -251,12 +276,19 @@ def _name(part: Scores, parts: Sequence[Scores]) -> str:
         )
     budgets = sorted({run.budget for run in part.runs if run.budget is not None})
     words.append(f"{' and '.join(f'{budget:,}' for budget in budgets)} {first.unit}")
-    for path, values in mine.items():
-        if path == "profile" or path.startswith("budget.") or path in ("env.task", "env.kind"):
-            continue
-        if len(values) == 1 and any(path in _values(other) and not values & _values(other)[path] for other in rivals):
-            words.append(f"{path}={next(iter(values))}")
     return " · ".join(words)
+
+
+def settings(facts: Iterable[RunFacts]) -> dict[str, str]:
+    """The source of every run → the name of those whose protocol it has, with a score or without."""
+    runs = [
+        RunScores(fact.method, fact.task, fact.recipe.seed, fact.unit, (), protocol, fact.source)
+        for fact in facts
+        for protocol in [protocol_of(fact.recipe, fact.versions)]
+    ]
+    parts = Scores(tuple(runs)).groups()
+    names = [_name(part, parts) for part in parts]
+    return {run.source: name for name, part in zip(names, parts, strict=True) for run in part.runs}
 
 
 def _values(scores: Scores) -> dict[str, set[str]]:
@@ -280,5 +312,5 @@ def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
             seen.add(folder.resolve())
             try:
                 yield run_facts(folder)
-            except (RunError, OSError, ValueError, KeyError, TypeError):
+            except (RunError, OSError, ValueError, KeyError, TypeError, OverflowError):
                 continue

@@ -9,7 +9,7 @@ import numpy as np
 
 from maskrl import recipes
 from maskrl.benchmarks.report.document import Chart, Line, Lines, Section
-from maskrl.benchmarks.report.gather import LITE, Group, RunFacts, in_order, is_number, short
+from maskrl.benchmarks.report.gather import LITE, Group, RunFacts, is_number, short
 from maskrl.benchmarks.report.sections import MOST_LINES, mean_curve, our_cell, papers_cell, ranges, thinned
 from maskrl.benchmarks.report.tables import Cell, Column, Mark, Table, key_of, number, shown, spread, words
 from maskrl.benchmarks.scores import method_of, protocol_hash
@@ -148,12 +148,13 @@ PROBES = {
 }
 
 
-def representation(facts: Sequence[RunFacts], *, papers: bool) -> Section | None:
-    """What the encoders have learned, beside the paper's cosines."""
+def representation(facts: Sequence[RunFacts], alike: Mapping[str, str], *, papers: bool) -> Section | None:
+    """What the encoders have learned, beside the paper's cosines. `alike`: of which protocol each run is."""
     probed = [fact for fact in facts if fact.probes]
     if not probed:
         return None
-    cases = sorted({(fact.task, fact.recipe.profile, fact.method) for fact in probed})
+    cases = _cases(probed, alike)
+    several = len({setting for _, setting, _ in cases}) > 1
     last = {fact.source: _last_probe(fact) for fact in probed}
     cosines = (
         {(method.lower(), task): value for (method, task), value in representation_cosines().items()} if papers else {}
@@ -161,16 +162,16 @@ def representation(facts: Sequence[RunFacts], *, papers: bool) -> Section | None
     columns = [Column("task"), Column("method")]
     columns += [Column(title, ("mean", "std", "runs")) for title in PROBES.values()]
     columns[3:3] = [Column("paper: cosine", ("",), "quiet")] if papers else []
-    columns.append(Column("profile"))
+    columns += [Column("profile"), *([Column("runs of")] if several else [])]
     rows = []
-    for task, profile, method in sorted(cases, key=lambda case: (case[0], case[1], in_order_key(case[2]))):
-        mine = [last[f.source] for f in probed if (f.task, f.recipe.profile, f.method) == (task, profile, method)]
+    for (task, setting, method), of_case in cases.items():
+        mine, profile = [last[fact.source] for fact in of_case], of_case[0].recipe.profile
         row = [words(task, strong=True), words(method)]
         row += [_probe_cell([probe[key] for probe in mine if key in probe]) for key in PROBES]
         theirs = cosines.get((method, task))
         row[3:3] = [number(theirs, 3)] if papers else []
         row.append(words(LITE, mark="apart") if theirs is not None and profile == "lite" else words(profile))
-        rows.append(tuple(row))
+        rows.append((*row, *([words(setting)] if several else [])))
     told = (
         "The cosine is between latents of masked and of original observations: near 1, the encoder sees through the mask. "
         "Effective rank and dead units tell of collapse; R² is how well the simulator’s state can be read off the latents "
@@ -178,7 +179,20 @@ def representation(facts: Sequence[RunFacts], *, papers: bool) -> Section | None
         "Each number is of the last probe of a run, and the mean over runs.",
     )
     table = Table("representation", "Representation probes", tuple(columns), tuple(rows))
-    return Section("representation", "What the encoders learned", told, (table, *_probe_curves(probed)))
+    return Section("representation", "What the encoders learned", told, (table, *_probe_curves(probed, alike)))
+
+
+def _cases(facts: Sequence[RunFacts], alike: Mapping[str, str]) -> dict[tuple[str, str, str], list[RunFacts]]:
+    """(task, protocol, method) → its runs, in order. Runs of different protocols are never averaged here, mixed or not."""
+    found: dict[tuple[str, str, str], list[RunFacts]] = defaultdict(list)
+    for fact in facts:
+        found[fact.task, alike[fact.source], fact.method].append(fact)
+    return dict(sorted(found.items(), key=lambda case: (*case[0][:2], in_order_key(case[0][2]))))
+
+
+def _of_task(task: str, setting: str) -> str:
+    """Such as "dmcontrol/walker-walk, paper profile · 100,000 frames": the task has the suite."""
+    return f"{task}, {setting.partition(' · ')[2]}"
 
 
 def in_order_key(method: str) -> tuple[int, str]:
@@ -204,19 +218,20 @@ def _probe_cell(values: Sequence[float]) -> Cell:
     return Cell(f"{spread(mean, std)} ({runs})", (mean, None if math.isnan(std) else std, runs))
 
 
-def _probe_curves(facts: Sequence[RunFacts]) -> Iterator[Chart]:
-    """The encoder's cosine over training, where it was measured more than once."""
-    panels = []
-    for task in sorted({fact.task for fact in facts}):
-        lines = list[dict[str, Any]]()
-        for method in in_order({fact.method for fact in facts if fact.task == task}):
-            mine = [(fact.recipe.seed, _cosines(fact)) for fact in facts if (fact.task, fact.method) == (task, method)]
-            seeds = [{"seed": seed, "points": thinned(points, 100)} for seed, points in mine if points]
-            if seeds:
-                mean = mean_curve([points for _, points in mine])
-                lines.append({"name": method, "seeds": seeds, "mean": thinned(mean, 100)})
-        if any(len(seed["points"]) > 1 for line in lines for seed in line["seeds"]):
-            panels.append({"title": task, "methods": lines, "bands": []})
+def _probe_curves(facts: Sequence[RunFacts], alike: Mapping[str, str]) -> Iterator[Chart]:
+    """The encoder's cosine over training, where it was measured more than once; a panel for each task and protocol."""
+    lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for (task, setting, method), of_case in _cases(facts, alike).items():
+        mine = [(fact.recipe.seed, _cosines(fact)) for fact in of_case]
+        seeds = [{"seed": seed, "points": thinned(points, 100)} for seed, points in mine if points]
+        if seeds:
+            mean = mean_curve([points for _, points in mine])
+            lines[_of_task(task, setting)].append({"name": method, "seeds": seeds, "mean": thinned(mean, 100)})
+    panels = [
+        {"title": title, "methods": methods, "bands": []}
+        for title, methods in lines.items()
+        if any(len(seed["points"]) > 1 for method in methods for seed in method["seeds"])
+    ]
     if panels:
         data = {"unit": "frames", "y": "cosine", "panels": panels, "apart": ""}
         yield Chart("probe-curves", "curves", "Cosine after the encoder, over training", data)
@@ -234,43 +249,42 @@ def _cosines(fact: RunFacts) -> list[tuple[int, float]]:
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def timing(facts: Sequence[RunFacts], *, papers: bool) -> Section | None:
-    """How long runs took, and with what."""
+def timing(facts: Sequence[RunFacts], alike: Mapping[str, str], *, papers: bool) -> Section | None:
+    """How long runs took, and with what. `alike`: of which protocol each run is."""
     timed = [fact for fact in facts if fact.seconds > 0]
     if not timed:
         return None
-    cases = sorted(
-        {(f.task, f.recipe.profile, f.method) for f in timed}, key=lambda c: (c[0], c[1], in_order_key(c[2]))
-    )
     parts = list(dict.fromkeys(part for fact in timed for part in fact.timing))
     columns = (
-        *(Column("task"), Column("profile"), Column("method"), Column("runs", ("",)), Column("hours per run", ("",))),
+        *(Column("task"), Column("runs of"), Column("method"), Column("runs", ("",)), Column("finished", ("",))),
         *(
+            Column("hours per run", ("",), note="of those that have finished"),
             Column("frames per second", ("",)),
             *(Column(part, ("",), note="share of the time that was split") for part in parts),
         ),
     )
-    rows, bars = [], []
-    for task, profile, method in cases:
-        mine = [fact for fact in timed if (fact.task, fact.recipe.profile, fact.method) == (task, profile, method)]
-        split = {part: math.fsum(fact.timing.get(part, 0.0) for fact in mine) / len(mine) for part in parts}
+    rows, bars = [], list[Bar]()
+    for (task, setting, method), mine in _cases(timed, alike).items():
+        finished = [fact for fact in mine if fact.finished]
+        hours_each = math.fsum(fact.seconds for fact in finished) / len(finished) / 3600 if finished else None
+        split = _split(mine, parts)
         total, seconds = math.fsum(split.values()), math.fsum(fact.seconds for fact in mine)
         frames = math.fsum(_frames(fact) for fact in mine)
         shares = [Cell(f"{share / total:.0%}", (share / total,)) if total else words("–") for share in split.values()]
         rows.append(
             (
-                *(words(task, strong=True), words(profile), words(method), number(len(mine), 0)),
-                *(number(seconds / len(mine) / 3600, 2), number(frames / seconds, 1), *shares),
+                *(words(task, strong=True), words(setting), words(method), number(len(mine), 0)),
+                *(number(len(finished), 0), number(hours_each, 2), number(frames / seconds, 1), *shares),
             )
         )
-        if total:
-            bars.append(
-                {"name": method, "group": f"{task}, {profile}", "values": [round(split[part], 3) for part in parts]}
-            )
+        if finished and any(whole := _split(finished, parts).values()):
+            bars.append((task, setting, method, [round(value, 3) for value in whole]))
     blocks: list[Table | Chart] = [Table("time", "Time", columns, tuple(rows))]
     if bars:
         data = {"parts": parts, "rows": _fewer(bars), "unit": "seconds"}
-        blocks.insert(0, Chart("time-chart", "bars", "Where the time goes, mean of the runs of a method", data))
+        blocks.insert(
+            0, Chart("time-chart", "bars", "Where the time goes, mean of the finished runs of a method", data)
+        )
     told = [
         "Seconds of training over all sittings, evaluations included. They depend on the machine and what else it does."
     ]
@@ -281,16 +295,24 @@ def timing(facts: Sequence[RunFacts], *, papers: bool) -> Section | None:
     return Section("time", "Time", tuple(told), tuple(blocks))
 
 
-def _fewer(bars: Sequence[Mapping[str, Any]], most: int = 16) -> list[Mapping[str, Any]]:
-    """One bar for all tasks of a method, if there are too many."""
+Bar = tuple[str, str, str, list[float]]  # task, protocol, method, seconds of each part
+
+
+def _split(facts: Sequence[RunFacts], parts: Sequence[str]) -> dict[str, float]:
+    """Part → seconds, the mean over runs."""
+    return {part: math.fsum(fact.timing.get(part, 0.0) for fact in facts) / len(facts) for part in parts}
+
+
+def _fewer(bars: Sequence[Bar], most: int = 16) -> list[dict[str, Any]]:
+    """One bar for all tasks of a method and protocol, if there are too many."""
     if len(bars) <= most:
-        return list(bars)
-    values: dict[str, list[list[float]]] = defaultdict(list)
-    for bar in bars:
-        values[bar["name"]].append(bar["values"])
+        return [{"name": name, "group": _of_task(task, of), "values": values} for task, of, name, values in bars]
+    together: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
+    for _, setting, name, values in bars:
+        together[setting, name].append(values)
     return [
-        {"name": name, "group": "mean over tasks", "values": np.mean(found, axis=0).round(3).tolist()}
-        for name, found in values.items()
+        {"name": name, "group": f"mean over tasks, {setting}", "values": np.mean(found, axis=0).round(3).tolist()}
+        for (setting, name), found in sorted(together.items(), key=lambda case: (case[0][0], in_order_key(case[0][1])))
     ]
 
 

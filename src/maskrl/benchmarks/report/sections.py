@@ -85,7 +85,7 @@ def _hash(group: Group) -> str:
 
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
     """From the Baseline, or from the first method; on a task that both have."""
-    reference = "baseline" if "baseline" in group.methods else group.methods[0]
+    reference = group.baseline or group.methods[0]
     recipe = {
         (run.method, run.task): facts[run.source].recipe for run in reversed(group.runs.runs) if run.source in facts
     }
@@ -248,7 +248,7 @@ def comparisons(group: Group, *, papers: bool) -> tuple[dict[str, Verdicts], dic
     reference = group.reference
     others = [method for method in group.methods if method != reference and reference is not None]
     return with_paper, {
-        method: versus(plain, method, reference, at=group.at, mixed=group.mixed)
+        method: versus(plain, method, reference, at=group.at, mixed=group.mixed, papers=papers)
         for method in others
         if reference is not None
     }
@@ -393,10 +393,15 @@ def verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
         )
 
     rows = tuple(row(verdict, corrected.get(index)) for index, verdict in enumerate(verdicts.tasks))
+    gauge = (
+        " That none shows counts as consistent only if there are seeds enough to have found the paper’s own gain of MLR over "
+        "its Baseline."
+        if any(verdict.needed is not None for verdict in (*verdicts.tasks, *verdicts.overall))
+        else " That none shows does not say that there is none."
+    )
     notes = (
         f"p is Welch’s; p, Holm is corrected for the {counted(len(tested), 'test')} of this table. The effect size is Cohen’s d.",
-        "The verdict goes by p as it is: above or below if it is less than 0.05. That none shows counts as consistent only if "
-        "there are seeds enough to have found the paper’s own gain of MLR over its Baseline.",
+        f"The verdict goes by p as it is: above or below if it is less than 0.05.{gauge}",
     )
     return Table(key, title, columns, rows, notes, tuple(row(verdict, None) for verdict in verdicts.overall))
 
@@ -425,11 +430,7 @@ def negative(group: Group, with_baseline: Mapping[str, Verdicts]) -> Section:
     """Tasks on which a method is below the Baseline, or cannot be told from it."""
     key, title = f"{group.key}-negative", "Where it does not help"
     if group.reference is None:
-        what = (
-            "There are no runs of the baseline here"
-            if "baseline" not in group.methods
-            else "There is the baseline alone"
-        )
+        what = "There are no runs of the baseline here" if group.baseline is None else "There is the baseline alone"
         told = f"{what}, so nothing can be said about what an objective adds."
         return Section(key, title, (told,), over=group.name)
     told_all, blocks = [], []
@@ -515,10 +516,10 @@ def mean_curve(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[int,
 
 
 def thinned(points: Sequence[tuple[float, ...]], most: int) -> list[list[float]]:
-    """At most so many of them, evenly chosen, the first and the last included; numbers with six digits."""
+    """At most so many of them, evenly chosen, the first and the last included; but for the time, numbers with six digits."""
     if len(points) > most:
         points = [points[index] for index in np.linspace(0, len(points) - 1, most).round().astype(int)]
-    return [[float(f"{value:.6g}") for value in point] for point in points]
+    return [[time, *(float(f"{value:.6g}") for value in values)] for time, *values in points]
 
 
 # ── Performance profiles ──────────────────────────────────────────────────────────────────────────────────────────────

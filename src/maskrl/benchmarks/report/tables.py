@@ -212,6 +212,7 @@ def _harmless(text: str) -> str:
 
 # ── All of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+LONGEST_KEY = 100  # of one name; two of them and an ending are the name of a file
 FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": as_csv}
 
 
@@ -228,20 +229,19 @@ def write(tables: Iterable[Table], folder: Path) -> list[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing."""
+    """All of it or nothing. What is no text, in the name of a folder, is written as its number."""
     aside = path.with_name(path.name + ".new")
     try:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_bytes(text.encode("utf-8", "backslashreplace"))
         os.replace(aside, path)
-    except OSError:
+    finally:
         aside.unlink(missing_ok=True)
-        raise
 
 
 def key_of(*names: str) -> str:
-    """A name for files and links: small letters, digits and hyphens."""
+    """A name for files and links: small letters, digits and hyphens, not too many of them for a file system."""
     letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in "-".join(names).lower())
-    return "-".join(part for part in letters.split("-") if part) or "table"
+    return "-".join(part for part in letters.split("-") if part)[:LONGEST_KEY].rstrip("-") or "table"
 
 
 def all_notes(table: Table) -> list[str]:

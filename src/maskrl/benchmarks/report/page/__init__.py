@@ -35,6 +35,7 @@ def render(report: Report) -> str:
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
+    environment.tests["finite"] = lambda value: value is not None and math.isfinite(value)
     environment.tests["lines"] = lambda block: isinstance(block, Lines)
     return environment.get_template("report.html").render(
         report=report,

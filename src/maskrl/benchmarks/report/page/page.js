@@ -191,8 +191,10 @@ function curves({ data: chart }, panel, width) {
       const mean = method.mean.find((point) => point[0] === time);
       if (!mean) continue;
       const values = method.seeds.flatMap((seed) => seed.points.filter((point) => point[0] === time).map((point) => point[1]));
-      const few = values.length > 6 ? `of ${values.length} seeds, ${number(Math.min(...values))} to ${number(Math.max(...values))}`
-        : values.length > 1 ? `of ${values.map((value) => number(value)).join(", ")}` : "one seed";
+      const seeds = mean[2]; // of the curves some points are not drawn, so there may be fewer values than seeds
+      const few = seeds === 1 ? "one seed" : values.length < seeds ? `of ${seeds} seeds`
+        : seeds > 6 ? `of ${seeds} seeds, ${number(Math.min(...values))} to ${number(Math.max(...values))}`
+        : `of ${values.map((value) => number(value)).join(", ")}`;
       lines.push(tipLine(method.name, number(mean[1]), few));
       points.push({ name: method.name, y: y(mean[1]) });
     }
@@ -421,13 +423,16 @@ async function copy(text) {
     area.remove();
   }
 }
+const spoken = document.getElementById("spoken"); // screen readers say what it holds
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
     await copy(data.tables[button.dataset.table][button.dataset.copy]);
     const menu = button.closest("details"), title = menu.querySelector("summary");
     menu.open = false;
+    title.focus(); // the button that had it is gone
     title.textContent = "copied";
-    setTimeout(() => { title.textContent = "copy"; }, 1600);
+    spoken.textContent = `Copied ${button.textContent}.`;
+    setTimeout(() => { title.textContent = "copy"; spoken.textContent = ""; }, 1600);
   });
 }
 addEventListener("click", (event) => {
