@@ -17,14 +17,15 @@ from maskrl import cli, recipes
 from maskrl.agents.base import Spaces
 from maskrl.benchmarks.plan import (
     ACT_OVERHEAD,
-    PROCESS,
     UPDATE_OVERHEAD,
     Gpu,
     Line,
     Plan,
     Speed,
+    _caveats,
     _kinds,
     compare,
+    departures,
     groups_of,
     make_plan,
     makespan,
@@ -32,10 +33,12 @@ from maskrl.benchmarks.plan import (
 )
 from maskrl.benchmarks.power import cheapest_seeds, power, seeds_for, t_beyond
 from maskrl.benchmarks.statistics import Summary, effect_size, seeds_needed
+from maskrl.cli.plan import Settling, _show
 from maskrl.experiments import timing
 from maskrl.experiments.cost import Pass, RunCost, UpdateCost, run_cost, update_cost
 from maskrl.experiments.forecast import Takes
 from maskrl.experiments.recipe import Evaluation
+from maskrl.experiments.sweep import sizes_of
 from maskrl.recipes.published import published
 from maskrl.recipes.sweeps import expand
 
@@ -143,7 +146,7 @@ def made_up(task: str = "dmcontrol/reacher-easy", method: str = "mlr", seeds: in
     cost = RunCost(
         update=UpdateCost({"critic": 1e9, "actor": 1e9}, {}, convolutions=1e9, encoder=Pass(1, 2), act=1e6, memory=50),
         frames=4000, decisions=1000, chosen=900, updates=900, evaluations=3, episodes=6,
-        takes=Takes(replay=10, disk=30, memory=20),
+        takes=Takes(replay=10, disk=30, memory=20), memory=70,
     )  # fmt: skip
     return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50, "measured"), None)
 
@@ -154,7 +157,12 @@ def test_the_seconds_and_operations_of_a_run():
     evaluating, floor = 6 * 50 * (0.03 + 0.002), 2 * 50 * 0.03
     assert line.seconds == pytest.approx(learning + deciding + evaluating + floor)
     assert line.flops == 900 * 2e9 + (900 + 6 * 50) * 1e6
-    assert line.memory == PROCESS + 50 + 20
+    assert line.memory == 70
+
+
+def test_a_plan_forecasts_the_memory_that_a_sweep_shares_out():
+    (job,) = expand("dmcontrol/walker-walk", seeds=1, methods=["mlr"], profile="paper")
+    assert run_cost(job.recipe).memory == sizes_of([job])[job.directory].memory
 
 
 def test_runs_are_taken_up_one_after_another():
@@ -166,7 +174,7 @@ def test_runs_are_taken_up_one_after_another():
 
 def test_the_totals_of_a_plan():
     lines = (made_up(seeds=3), made_up(method="baseline", seeds=2, update=0.1))
-    lighter = replace(lines[1].cost, update=replace(lines[1].cost.update, memory=5))
+    lighter = replace(lines[1].cost, memory=5)
     lines = (lines[0], replace(lines[1], cost=lighter))
     plan = Plan(lines, workers=2, comparison=None, notes=())
     a, b = (line.seconds for line in lines)
@@ -236,6 +244,37 @@ def test_the_lite_profile_stands_for_the_nearer_of_the_papers_times():
     assert papers_time(short) == (100_000, "frames")
     assert papers_time(long) == (500_000, "frames")
     assert papers_time(recipes.find("atari/pong", "lite")) == (100_000, "decisions")
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "expected"),
+    [
+        ("dmcontrol-100k", [], []),
+        ("dmcontrol-500k", [], []),
+        ("dmcontrol-100k", ["agent.micro_batch=64", "seed=7"], []),
+        ("dmcontrol-100k", ["budget.frames=20000"], ["a budget of 20,000 frames"]),
+        ("dmcontrol-100k", ["objective.mask.ratio=0.3"], ["objective.mask.ratio=0.3"]),
+        ("dmcontrol-100k", ["env.size=90", "agent.hidden=32"], ["agent.hidden=32", "env.size=90"]),
+    ],
+)
+def test_what_departs_from_the_papers_runs_is_told_before_its_difference_is_assumed(
+    name: str, grid: list[str], expected: list[str]
+):
+    jobs = expand(name, tasks=["walker-walk"], methods=["mlr"], grid=grid, profile="paper")
+    assert departures(jobs[0].recipe) == expected
+    notes = _caveats([replace(made_up(), recipe=jobs[0].recipe)])
+    assert [f"not of runs with {', '.join(expected)}: that such runs" in note for note in notes] == [True] * bool(
+        expected
+    )
+
+
+def test_games_are_counted_in_decisions_and_the_lite_profile_is_a_guess_of_its_own():
+    (short,) = expand("atari/pong", seeds=1, methods=["mlr"], grid=["budget.decisions=20000"], profile="paper")
+    assert departures(short.recipe) == ["a budget of 20,000 decisions"]
+    (lite,) = expand("dmcontrol-500k", seeds=1, tasks=["walker-walk"], methods=["mlr"], profile="lite")
+    assert departures(lite.recipe) == []
+    (note,) = _caveats([replace(made_up(), recipe=lite.recipe)])
+    assert "not the lite profile's" in note
 
 
 # ── Timing ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -351,6 +390,36 @@ def test_the_command_prints_a_plan_and_leaves_nothing_behind(tmp_path: Path, cap
     assert out.rstrip().endswith(f"  maskrl sweep toy/reach {' '.join(TINY)} --seeds 2 --workers 2")
     assert "timing updates of toy/reach mlr" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_what_settles_it_is_run_as_it_was_planned(capsys: pytest.CaptureFixture[str]):
+    lines = tuple(made_up(f"dmcontrol/{task}", method) for task in TASKS for method in ("mlr", "baseline"))
+    made = Plan(lines, workers=2, comparison=compare(lines), notes=())
+    grid, where = ["budget.frames=20000", "seed=1,2"], ["--workers", "2", "--profile", "paper", "--backend", "ray"]
+    _show("dmcontrol-100k", made, None, "maskrl sweep …", Settling("dmcontrol-100k", grid, where))
+    commands = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("    maskrl sweep")]
+    assert " ".join(commands[0]) == (
+        "maskrl sweep dmcontrol-100k budget.frames=20000 --seeds 5 --out sweeps/dmcontrol-100k-one-task "
+        "--tasks dmcontrol/reacher-easy --methods mlr,baseline --workers 2 --profile paper --backend ray"
+    )
+    assert len(commands) > 1
+    for words in commands:
+        assert words[3] == "budget.frames=20000"
+        assert "seed=1,2" not in words
+        assert words[-6:] == where
+
+
+@pytest.mark.slow
+def test_a_shorter_plan_says_that_it_is_not_the_papers_and_settles_it_in_its_own_length(
+    capsys: pytest.CaptureFixture[str],
+):
+    pytest.importorskip("dm_control")
+    words = ["dmcontrol/reacher-easy", "budget.frames=20000", "--gpu-tflops", "10", "--quick", "--seeds", "2"]
+    assert typed(*words, "--backend", "ray") == 0
+    out = capsys.readouterr().out
+    assert "not of runs with a budget of 20,000 frames" in out
+    assert "maskrl sweep dmcontrol/reacher-easy budget.frames=20000 --seeds 5" in out
+    assert out.count("--backend ray") == 2
 
 
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]):

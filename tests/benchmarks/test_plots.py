@@ -2,6 +2,7 @@ import csv
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -111,22 +112,31 @@ def test_the_paper_alone_is_redrawn(tmp_path: Path):
 
 def test_the_papers_columns_give_its_own_means_and_print_its_own_aggregates():
     tasks = [f"dmcontrol/{task}" for task in recipes.dmcontrol.PAPER_TASKS]
-    (mlr,) = (column for column in plots._paper_columns(tasks, 100_000) if column.method == "MLR")
+    (mlr,) = (column for column in plots._paper_columns(tasks, 100_000, "frames") if column.method == "MLR")
     assert float(statistics.mean(mlr.scores)) == pytest.approx(0.7728, abs=1e-4)  # 772.8 in Table 1
     games = [f"atari/{game}" for game in recipes.atari.GAMES]
-    (atari,) = (column for column in plots._paper_columns(games, 100_000) if column.method == "MLR")
+    (atari,) = (column for column in plots._paper_columns(games, 100_000, "decisions") if column.method == "MLR")
     assert atari.printed == {"iqm": 0.432, "optimality_gap": 0.522}
     found = plots._with_printed(statistics.estimate_all(atari.scores, resamples=10), atari)
     assert float(found["iqm"].value) == 0.432  # of runs; its game means would give 0.435
-    assert plots._paper_columns(games[:5], 100_000)[0].printed == {}  # of all games or of none
+    assert plots._paper_columns(games[:5], 100_000, "decisions")[0].printed == {}  # of all games or of none
+    assert plots._paper_columns(games, 100_000, "frames") == []  # 25 000 decisions
 
 
-def test_a_misprinted_spread_is_not_drawn():
-    (drq,) = (column for column in plots._paper_columns(["dmcontrol/walker-walk"], 500_000) if column.method == "DrQ")
+def test_a_misprinted_spread_is_not_drawn(tmp_path: Path):
+    columns = plots._paper_columns(["dmcontrol/walker-walk"], 500_000, "frames")
+    (drq,) = (column for column in columns if column.method == "DrQ")
     cell = published("dmcontrol/walker-walk", 500_000, "DrQ")
     assert cell is not None
     assert cell.misprint
     assert drq.spread is None
+    runs = some_scores(methods=("drq",), tasks=TASKS[1:], seeds=1, end=500_000).runs
+    figures = plots.Figures(tmp_path)
+    with figures.figure("one", 2.0) as figure:
+        axes = figure.subplots()
+        assert plots._paper_band(figures, axes, runs, styles(["drq"])["drq"], asked=True) is not None
+        (band,) = axes.patches
+        assert band.get_height() == 0
 
 
 def test_how_often_the_papers_means_and_spreads_say_that_one_beats_the_other():
@@ -147,14 +157,62 @@ def test_sample_efficiency_is_the_interquartile_mean_at_the_times_that_all_runs_
     assert estimate.value == pytest.approx([0.615 * step / 5 for step in range(6)])
 
 
+def test_sample_efficiency_is_of_the_runs_in_the_aggregates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of three seeds the first was broken off: the second and third are in both figures."""
+    runs = some_scores(methods=("mlr",), tasks=TASKS[:1]).runs
+    given = list[Scores]()
+    monkeypatch.setattr(plots, "_efficiency", lambda figures, name, scores, *others: given.append(scores))
+    draw(Scores((replace(runs[0], curve=runs[0].curve[:3]), *runs[1:])), tmp_path, format="png")
+    assert [run.seed for run in given[0].runs] == [2, 3]
+
+
 def test_a_method_has_the_same_colour_everywhere_and_no_two_look_alike():
     few, many = (
-        styles(["MLR", "x"]),
+        styles(["mlr", "x"]),
         styles(["mlr", "Baseline", "DrQ", "CURL", "SPR", "x", *(f"z{n}" for n in range(20))]),
     )
     assert few["mlr"] == many["mlr"] == (plots.COLOURS["mlr"], "-")
     assert few["x"] == many["x"]
     assert len(set(many.values())) == len(many)
+    assert styles(["MLR", "mlr"]) == {"MLR": few["mlr"], "mlr": (plots.COLOURS["mlr"], "--")}
+
+
+def test_long_names_are_cut_only_as_far_as_they_stay_distinct():
+    begin = "mlr agent.encoder.latent_dim=50 agent.hidden=1024"
+    assert plots._names(["mlr", begin]) == {"mlr": "MLR", begin: "mlr agent.encoder.latent_dim=50 agent.hidde…"}
+    ratios = [f"{begin} objective.mask.ratio={ratio}" for ratio in (0.3, 0.5)]
+    assert list(plots._names(ratios).values()) == [
+        "mlr agent.encoder.lat…jective.mask.ratio=0.3",
+        "mlr agent.encoder.lat…jective.mask.ratio=0.5",
+    ]
+    assert plots._names(["MLR", "mlr", "baseline"]) == {"MLR": "MLR", "mlr": "mlr", "baseline": "Baseline"}
+
+
+def legends(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The labels of every legend that is drawn from now on."""
+    seen, real = list[list[str]](), plots._legend
+    monkeypatch.setattr(
+        plots, "_legend", lambda f, handles, labels, i: (seen.append(list(labels)), real(f, handles, labels, i))
+    )
+    return seen
+
+
+@pytest.mark.parametrize("methods", [tuple(f"mlr {'a' * 50}={n}" for n in (1, 2)), ("MLR", "mlr")])
+def test_methods_whose_names_look_alike_have_their_own_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
+):
+    drawn = list[tuple[float, float]]()
+    real = plots._interval
+
+    def interval(axes: object, estimate: statistics.Estimate, place: float, *words: object, **more: object) -> None:
+        drawn.append((place, float(estimate.value)))
+        real(axes, estimate, place, *words, **more)  # type: ignore[arg-type]
+
+    seen = legends(monkeypatch)
+    monkeypatch.setattr(plots, "_interval", interval)
+    draw(some_scores(methods=methods, tasks=TASKS[:1], seeds=1), tmp_path, format="png")
+    assert drawn[:2] == [(0, pytest.approx(0.61)), (1, pytest.approx(0.41))]  # the mean: 600 + 10 and 400 + 10 points
+    assert len({label for label in seen[0] if "paper" not in label}) == 2  # of the curves
 
 
 def test_overrides_that_all_methods_have_are_left_out_of_their_names(tmp_path: Path):
@@ -196,6 +254,41 @@ def test_the_band_of_the_paper_is_in_colour_only_where_it_can_be_compared(tmp_pa
     assert bands[1][0] is None
     assert bands[1][1][0] == "MLR, paper at 100k, not comparable"
     assert bands[1][1][1].get_color() == "#777777"
+
+
+@pytest.mark.parametrize(
+    ("end", "change", "remark", "said"),
+    [
+        (100_000, {}, "paper", None),
+        (500_000, {}, "paper", None),
+        (200_000, {}, "paper at 100k, not comparable", "these runs end at 200,000 frames"),
+        (100_000, {"profile": "lite"}, "paper at 100k, not comparable", "do not have the paper's protocol"),
+    ],
+)
+def test_the_papers_columns_say_whether_they_may_be_compared(
+    tmp_path: Path, end: int, change: dict[str, str], remark: str, said: str | None
+):
+    runs = some_scores(methods=("mlr",), end=end, seeds=1).runs
+    scores = Scores(tuple(replace(run, protocol={**run.protocol, **change}) for run in runs)).at()
+    figures = plots.Figures(tmp_path)
+    columns = plots._beside(figures, "any", scores, TASKS)
+    assert columns[0].label == f"MLR ({remark})"
+    assert {column.remark for column in columns} == {remark}
+    assert [said in problem for problem in figures.problems if said] == [True] * (said is not None)
+
+
+def test_runs_of_another_unit_or_with_shared_overrides_are_not_compared_with_the_paper(tmp_path: Path):
+    runs = some_scores(methods=("mlr",), seeds=1).runs
+    decisions = [
+        replace(run, unit="decisions", protocol={"budget.frames": None, "budget.decisions": 100_000}) for run in runs
+    ]
+    figures = plots.Figures(tmp_path)
+    assert plots._beside(figures, "any", Scores(tuple(decisions)).at(), TASKS) == []
+    assert figures.problems == [
+        "any: the paper has no scores on these tasks in decisions, which these runs are counted in."
+    ]
+    altered = plots.Figures(tmp_path, altered=True)
+    assert "not comparable" in plots._beside(altered, "any", Scores(runs).at(), TASKS)[0].label
 
 
 def test_against_the_paper_says_when_its_columns_are_no_yardstick(tmp_path: Path):

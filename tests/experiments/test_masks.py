@@ -1,5 +1,8 @@
 import base64
 import io
+import json
+import re
+import shlex
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from maskrl import recipes
-from maskrl.cli import main
+from maskrl.cli import main, pictures
 from maskrl.experiments import masks
 from maskrl.experiments.masks import Footage, draw_masks, explore, film_agent, film_random, film_replay, write_page
 from maskrl.experiments.recipe import Recipe, with_overrides
@@ -124,6 +127,15 @@ def test_the_recipes_own_odd_values_are_among_the_choices():
     # ⌊0.35 · 80⌋ = 28 cells of 12 or 13 by 10 pixels
     hidden = (~as_drawn(own, 0, (16, 100, 100))).sum(axis=(1, 2))
     assert ((hidden >= 28 * 120) & (hidden <= 28 * 130)).all()
+
+
+def test_a_depth_that_spatial_masks_do_not_ask_for_is_refused_for_the_others_in_the_maskers_words():
+    recipe = with_overrides(PAPER, ["objective.mask.strategy=spatial", "objective.mask.cube=5,10,10"])
+    data = explore(recipe, blank())
+    assert data["depths"] == [1, 2, 4, 5, 8, 16]
+    assert "keep" in data["masks"]["spatial/0.5/10x10"]
+    for key in ("cube/0.5/5/10x10", "temporal/0.5/5"):  # 16 steps are not so many segments of 5
+        assert "16" in data["masks"][key]["refused"]
 
 
 def test_atari_rounds_up_and_hides_25_of_49_cells():
@@ -260,6 +272,52 @@ def test_of_a_baseline_the_page_says_that_it_hides_nothing(tmp_path: Path, capsy
     assert run_cli(str(run.path), "--out", str(out)) == 0  # without a checkpoint: random actions
     assert "This is the baseline method, which hides nothing." in capsys.readouterr().out
     assert "which hides nothing" in out.read_text()
+
+
+def trains_with(page: Path) -> list[str]:
+    """The words of the page's command, before those of the masks on show."""
+    told = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    assert told is not None
+    return shlex.split(json.loads(told[1])["command"])
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    [
+        ("mlr", ["objective.corrupt=features", "agent.hidden=32", "seed=3"]),
+        ("mlr", ["objective.mask.balanced=false", "objective.decoder_depth=1"]),
+        ("baseline", ["budget.frames=2000"]),
+    ],
+)
+def test_the_command_of_a_run_trains_with_its_own_settings(tmp_path: Path, method: Any, overrides: list[str]):
+    recipe = recipes.resolve("toy/reach", overrides, method=method)
+    run, out = Run.create(tmp_path / "run", replace(recipe, threads=2)), tmp_path / "masks.html"
+    shown = ["objective.mask.ratio=0.3", "objective.mask.feature_patch=2"]
+    assert run_cli(str(run.path), "objective.weight=0.5", *shown, "--out", str(out)) == 0
+    maskrl, train, name, *words, profile, lite = trains_with(out)
+    assert (maskrl, train, name, profile, lite) == ("maskrl", "train", "toy/reach", "--profile", "lite")
+    again = recipes.resolve(name, [*words, *shown])
+    assert again == recipes.resolve("toy/reach", [*overrides, "objective.weight=0.5", *shown])
+
+
+def test_a_run_of_another_method_trains_that_method_with_masks():
+    recipe = recipes.resolve("atari/pong", ["objective=mlr", "objective.weight=2.0"], profile="paper", method="der")
+    assert pictures._settings(recipe) == ["--method", "der", "objective=mlr", "objective.weight=2.0"]
+
+
+def test_of_a_run_whose_recipe_has_no_name_here_there_is_no_command(tmp_path: Path):
+    run, out = (
+        Run.create(tmp_path / "run", replace(recipes.find("toy/reach"), name="mine/reach")),
+        tmp_path / "masks.html",
+    )
+    assert run_cli(str(run.path), "--out", str(out)) == 0
+    assert trains_with(out) == []
+
+
+def test_the_command_of_a_recipe_keeps_what_the_page_does_not_choose(tmp_path: Path):
+    words = ["objective.mask.balanced=false", "objective.mask.ratio=0.3", "seed=2"]
+    assert run_cli("toy/reach", *words, "--out", str(tmp_path / "masks.html")) == 0
+    assert trains_with(tmp_path / "masks.html")[3:] == ["objective.mask.balanced=false", "seed=2"]
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,21 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from maskrl import recipes
 from maskrl.benchmarks.power import cheapest_seeds, power, seeds_for
-from maskrl.benchmarks.scores import scale
+from maskrl.benchmarks.scores import method_of, protocol_difference, protocol_of, scale
 from maskrl.benchmarks.statistics import Summary, effect_size
 from maskrl.envs import AnyEnv, Atari
 from maskrl.experiments.cost import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.experiments.doctor import cores_allowed
 from maskrl.experiments.forecast import free_memory
-from maskrl.experiments.recipe import Recipe
+from maskrl.experiments.recipe import Method, Recipe
 from maskrl.experiments.sweep import Job
 from maskrl.experiments.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
 from maskrl.recipes.published import published, training_hours
 
-PROCESS = 400_000_000  # bytes of the interpreter, torch and a simulator, before any tensor
 
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
 # 35.6 TFLOP/s. The released code computes 197 PFLOP more: 13 TFLOP/s, 0.37 of it.
@@ -80,7 +80,7 @@ class Line:
     @property
     def memory(self) -> int:
         """Bytes of one run."""
-        return PROCESS + self.cost.update.memory + self.cost.takes.memory
+        return self.cost.memory
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,29 @@ def papers_time(recipe: Recipe) -> tuple[int, str]:
     return (500_000 if recipe.frames > 250_000 else 100_000), "frames"
 
 
+def _caveats(lines: Sequence[Line]) -> list[str]:
+    """Why the paper's difference and spread may not be those of these runs."""
+    guess = "show the same difference and spread is a guess. After a few seeds, `maskrl report` has your own."
+    notes = []
+    if any(line.recipe.profile == "lite" for line in lines):
+        notes.append(f"These are the paper's scores, not the lite profile's: that smaller networks and budgets {guess}")
+    compared = [line.recipe for line in lines if line.label in ("mlr", "baseline")]
+    if words := list(dict.fromkeys(word for recipe in compared for word in departures(recipe))):
+        notes.append(f"These are the paper's scores, and not of runs with {', '.join(words)}: that such runs {guess}")
+    return notes
+
+
+def departures(recipe: Recipe) -> list[str]:
+    """What sets a run apart from those that the paper has scores of, as overrides; its profile aside."""
+    named = protocol_of(recipes.find(recipe.name, recipe.profile, cast(Method, recipe.method)))
+    changes = [line.partition(": ") for line in protocol_difference(named, protocol_of(recipe))]
+    words = [f"{path}={values.partition(' -> ')[2]}" for path, _, values in changes if not path.startswith("budget.")]
+    at, unit = papers_time(recipe)
+    time = recipe.frames if unit == "frames" else recipe.frames // recipe.env.action_repeat
+    other = recipe.profile == "paper" and time != at
+    return [*method_of(recipe).split()[1:], *words, *([f"a budget of {time:,} {unit}"] if other else [])]
+
+
 def _question(pairs: Sequence[_Pair]) -> Question:
     x, y = _sides(pairs)
     needed = seeds_for(x, y)
@@ -297,11 +320,7 @@ def make_plan(
             f"truth. They are estimates, from {3 if lines[0].task.startswith('atari/') else 10} seeds. The task that looks "
             "cheapest is also the luckiest of the estimates: allow for some seeds more."
         )
-        if any(line.recipe.profile == "lite" for line in lines):
-            notes.append(
-                "These are the paper's scores, not the lite profile's: that smaller networks and budgets show the same difference "
-                "and spread is a guess. After a few seeds, `maskrl report` has your own."
-            )
+        notes += _caveats(lines)
     return Plan(lines, workers, comparison, tuple(notes))
 
 

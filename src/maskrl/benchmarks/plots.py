@@ -68,6 +68,7 @@ class Figures:
     files: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     altered: bool = False  # whether all methods have overrides that are not in their names
+    names: Mapping[str, str] = field(default_factory=dict)  # method → what it is called, in every figure
 
     @property
     def inches(self) -> float:
@@ -114,10 +115,16 @@ class Style(NamedTuple):
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """One for each, by its name in small letters; a known method's is always the same. 24 others differ from each other."""
-    names = sorted({method.lower() for method in methods})
+    """One for each. A known method's is always the same; if several have its name, in other letters, their dashes differ.
+    24 others differ from each other.
+    """
     free = itertools.cycle(Style(colour, dashes) for dashes in DASHES for colour in OTHER_COLOURS)
-    return {name: Style(COLOURS[name], "-") if name in COLOURS else next(free) for name in names}
+    found = dict[str, Style]()
+    for method in sorted(set(methods), key=_by_name):
+        name = method.lower()
+        before = sum(other.lower() == name for other in found)
+        found[method] = Style(COLOURS[name], DASHES[before % len(DASHES)]) if name in COLOURS else next(free)
+    return found
 
 
 def draw(
@@ -131,7 +138,8 @@ def draw(
         figures.problems.append(f"All methods have {' '.join(shared)}, which is left out of their names.")
     figures.altered = bool(shared)
     groups = scores.groups()
-    looks = styles([*scores.methods, *(_paper_methods() if against_paper else ())])
+    looks = styles(_paper_methods()) | styles(scores.methods)
+    figures.names = _names(scores.methods)
     names = _group_names(groups)
     if len(groups) > 1:
         told = "; ".join(f"{name} ({len(group.runs)} runs)" for name, group in zip(names, groups, strict=True))
@@ -145,14 +153,18 @@ def draw_published(out: Path, *, format: Format = "pdf", width: Width = "single"
     """The paper's main tables: what they say over tasks. They hold means, so there are no intervals over runs."""
     figures = Figures(out, format, width)
     looks = styles(_paper_methods())
-    for suite, unit, times in (("dmcontrol", "frames", (100_000, 500_000)), ("atari", "decisions", (100_000,))):
+    suites: tuple[tuple[str, Unit, tuple[int, ...]], ...] = (
+        ("dmcontrol", "frames", (100_000, 500_000)),
+        ("atari", "decisions", (100_000,)),
+    )
+    for suite, unit, times in suites:
         tasks = sorted({score.task for score in _main_scores() if score.task.startswith(f"{suite}/")})
         for method in dict.fromkeys(score.method for score in _main_scores() if score.task in tasks):
             have = {score.task for score in _main_scores() if score.method == method}
             if method not in NOT_METHODS and not have.issuperset(tasks):
                 missing = ", ".join(sorted(set(tasks) - have))
                 figures.problems.append(f"{method} is left out: the paper has no score of it on {missing}.")
-        by_time = {at: _paper_columns(tasks, at, alone=True) for at in times}
+        by_time = {at: [replace(column, remark="") for column in _paper_columns(tasks, at, unit)] for at in times}
         for at, columns in by_time.items():
             name = f"{suite}-{_short(at)}"
             _tasks(figures, f"tasks-{name}", columns, looks)
@@ -160,7 +172,7 @@ def draw_published(out: Path, *, format: Format = "pdf", width: Width = "single"
             _profiles(figures, f"profiles-{name}", columns, looks)
             _improvement(figures, f"improvement-{name}", columns, looks)
         if len(times) > 1:
-            _paper_efficiency(figures, f"efficiency-{suite}", by_time, looks, unit)  # type: ignore[arg-type]
+            _paper_efficiency(figures, f"efficiency-{suite}", by_time, looks, unit)
     return figures
 
 
@@ -182,8 +194,9 @@ class Column:
     method: str
     tasks: tuple[str, ...]
     scores: Array  # (runs, tasks); of the paper one row of means
+    name: str = ""  # if it is not called what the paper calls it
     paper: bool = False
-    alone: bool = False  # the paper's, among no others
+    remark: str = "paper"  # beside the name of the paper's: where it is from, and whether it may be compared
     spread: Array | None = None  # (tasks,): standard deviation over seeds, where the paper prints one
     printed: Mapping[str, float] = field(
         default_factory=dict
@@ -191,7 +204,8 @@ class Column:
 
     @property
     def label(self) -> str:
-        return f"{_shown(self.method)} (paper)" if self.paper and not self.alone else _shown(self.method)
+        name = self.name or NAMES.get(self.method.lower(), self.method)
+        return f"{name} ({self.remark})" if self.paper and self.remark else name
 
 
 def _draw_group(figures: Figures, name: str, scores: Scores, looks: Mapping[str, Style], against_paper: bool) -> None:
@@ -203,22 +217,42 @@ def _draw_group(figures: Figures, name: str, scores: Scores, looks: Mapping[str,
     if not columns:
         return
     if against_paper:
-        time = on_scale.runs[0].curve[0][0]
-        theirs = _paper_columns(columns[0].tasks, time) or _paper_columns(columns[0].tasks, 100_000)
-        if theirs and (figures.altered or not _is_papers(on_scale)):
-            figures.problems.append(
-                f"{name}: these runs do not have the paper's protocol, so its columns are no yardstick."
-            )
-        if not theirs:
-            figures.problems.append(f"{name}: the paper has no scores on these tasks.")
-        if theirs and any("profile" not in run.protocol for run in on_scale.runs):
-            figures.problems.append(f"{name}: a CSV does not tell its protocol; it is taken for the paper's.")
-        columns = [*columns, *theirs]
+        columns += _beside(figures, name, on_scale, columns[0].tasks)
     _tasks(figures, f"tasks-{name}", columns, looks)
     _aggregates(figures, f"aggregates-{name}", columns, looks)
     _profiles(figures, f"profiles-{name}", columns, looks)
     _improvement(figures, f"improvement-{name}", columns, looks)
-    _efficiency(figures, f"efficiency-{name}", scores.normalised(), [c for c in columns if not c.paper], looks)
+    finished = {_identity(run) for run in on_scale.runs}  # the same runs as in the aggregates
+    over_time = scores.where(lambda run: _identity(run) in finished).normalised()
+    _efficiency(figures, f"efficiency-{name}", over_time, [c for c in columns if not c.paper], looks)
+
+
+def _identity(run: RunScores) -> tuple[str, str, int, str]:
+    return run.method, run.task, run.seed, run.source
+
+
+def _beside(figures: Figures, name: str, scores: Scores, tasks: Sequence[str]) -> list[Column]:
+    """The paper's columns for these runs. Where they may not be compared, their labels say so."""
+    time, unit = scores.runs[0].curve[0][0], scores.runs[0].unit
+    at = time if _paper_columns(tasks, time, unit) else 100_000
+    theirs = _paper_columns(tasks, at, unit)
+    if not theirs:
+        counted = _paper_columns(tasks, 100_000, "decisions" if unit == "frames" else "frames")
+        why = f" in {unit}, which these runs are counted in" if counted else ""
+        figures.problems.append(f"{name}: the paper has no scores on these tasks{why}.")
+        return []
+    if any("profile" not in run.protocol for run in scores.runs):
+        figures.problems.append(f"{name}: a CSV does not tell its protocol; it is taken for the paper's.")
+    if at != time:
+        figures.problems.append(
+            f"{name}: these runs end at {time:,} {unit}, of which the paper has no scores: its columns at {at:,} are no yardstick."
+        )
+    if altered := figures.altered or not _is_papers(scores):
+        figures.problems.append(
+            f"{name}: these runs do not have the paper's protocol, so its columns are no yardstick."
+        )
+    remark = f"paper at {_short(at)}, not comparable" if altered or at != time else "paper"
+    return [replace(column, remark=remark) for column in theirs]
 
 
 def _columns(figures: Figures, name: str, scores: Scores) -> list[Column]:
@@ -233,22 +267,22 @@ def _columns(figures: Figures, name: str, scores: Scores) -> list[Column]:
     if not common:
         return []
     try:
-        return [Column(method, common, scores.matrix(method, common)) for method in by_method]
+        return [Column(m, common, scores.matrix(m, common), figures.names.get(m, "")) for m in by_method]
     except ScoresError as error:
         figures.problems.append(f"{name}: {error}")
         return []
 
 
-def _paper_columns(tasks: Sequence[str], at: int, *, alone: bool = False) -> list[Column]:
+def _paper_columns(tasks: Sequence[str], at: int, unit: Unit) -> list[Column]:
     """The methods that the paper has on all of these tasks at that time."""
-    found = [_paper_column(tasks, at, method) for method in _order(_paper_methods())]
-    return [replace(column, alone=alone) for column in found if column is not None]
+    found = [_paper_column(tasks, at, unit, method) for method in _order(_paper_methods())]
+    return [column for column in found if column is not None]
 
 
-def _paper_column(tasks: Sequence[str], at: int, method: str) -> Column | None:
+def _paper_column(tasks: Sequence[str], at: int, unit: Unit, method: str) -> Column | None:
     cells = [published(task, at, method) for task in tasks]
     scales = [scale(task) for task in tasks]
-    if not tasks or any(cell is None for cell in cells) or any(ends is None for ends in scales):
+    if not tasks or any(cell is None or cell.unit != unit for cell in cells) or any(ends is None for ends in scales):
         return None
     pairs = [(cell, ends) for cell, ends in zip(cells, scales, strict=True) if cell is not None and ends is not None]
     means = np.array([[(cell.mean - zero) / (one - zero) for cell, (zero, one) in pairs]])
@@ -283,7 +317,8 @@ def _curves(figures: Figures, name: str, scores: Scores, looks: Mapping[str, Sty
     widest = {"single": 3 if many else 2, "double": 5 if many else 4 if len(tasks) % 4 == 0 else 3}[figures.width]
     across = min(len(tasks), widest)
     down = math.ceil(len(tasks) / across)
-    with figures.figure(name, min(9.2, 0.55 + down * min(1.75, 0.8 * figures.inches / across))) as figure:
+    height = 0.4 + down * min(1.75, 0.8 * figures.inches / across)
+    with figures.figure(name, height) as figure:
         grid = figure.subplots(down, across, squeeze=False)
         for axes in grid.flat[len(tasks) :]:
             axes.set_visible(False)
@@ -295,9 +330,9 @@ def _curves(figures: Figures, name: str, scores: Scores, looks: Mapping[str, Sty
                 runs = [run for run in scores.runs if (run.method, run.task) == (method, task)]
                 if not runs:
                     continue
-                line = _curve(figures, axes, runs, looks[method.lower()])
-                handles.setdefault(_shown(method), line)
-                band = _paper_band(figures, axes, runs, looks[method.lower()], against_paper)
+                line = _curve(figures, axes, runs, looks[method])
+                handles.setdefault(method, line)
+                band = _paper_band(figures, axes, runs, looks[method], against_paper)
                 if band is not None:
                     bands.setdefault(*band)
             axes.margins(x=0.01)
@@ -307,8 +342,9 @@ def _curves(figures: Figures, name: str, scores: Scores, looks: Mapping[str, Sty
                 axes.set_xlabel(_time_words(unit))
             if place % across == 0:
                 axes.set_ylabel("score")
-        handles |= bands
-        _legend(figure, list(handles.values()), list(handles), figures.inches)
+        labels = [*(figures.names.get(method, method) for method in handles), *bands]
+        figure.set_figheight(min(9.2, height + _legend_height(labels, figures.inches)))
+        _legend(figure, [*handles.values(), *bands.values()], labels, figures.inches)
 
 
 def _curve(figures: Figures, axes: "Axes", runs: Sequence[RunScores], style: Style) -> Any:
@@ -343,20 +379,17 @@ def _paper_band(
     if cell is None or cell.unit != runs[0].unit or not (comparable or asked):
         return None
     colour, shown = (style.colour, "") if comparable and cell.at == time else ("#777777", ", not comparable")
-    spread = cell.std or 0.0
+    spread = 0.0 if cell.misprint else cell.std or 0.0
     axes.axhspan(cell.mean - spread, cell.mean + spread, color=colour, alpha=0.1, linewidth=0)
     line = axes.axhline(
-        cell.mean, color=colour, linewidth=0.8, linestyle=(0, (4, 2) if _shown(cell.method) == "MLR" else (1, 1.5))
+        cell.mean, color=colour, linewidth=0.8, linestyle=(0, (4, 2) if cell.method == "MLR" else (1, 1.5))
     )
-    return f"{_shown(cell.method)}, paper at {_short(cell.at)}{shown}", line
+    return f"{cell.method}, paper at {_short(cell.at)}{shown}", line
 
 
 def _aggregates(figures: Figures, name: str, columns: Sequence[Column], looks: Mapping[str, Style]) -> None:
     """A panel per aggregate, a row per method; an interval where there are runs to resample."""
-    found = {
-        column.label: _with_printed(statistics.estimate_all(column.scores, resamples=RESAMPLES), column)
-        for column in columns
-    }
+    found = [_with_printed(statistics.estimate_all(column.scores, resamples=RESAMPLES), column) for column in columns]
     panels = [["mean", "median"], ["iqm", "optimality_gap"]] if figures.width == "single" else [list(TITLES)]
     lines = sum(1 + _wrapped(column.label).count("\n") for column in columns)
     with figures.figure(name, len(panels) * (0.5 + 0.17 * lines) + 0.15) as figure:
@@ -366,9 +399,9 @@ def _aggregates(figures: Figures, name: str, columns: Sequence[Column], looks: M
             for place, column in enumerate(columns):
                 _interval(
                     axes,
-                    found[column.label][aggregate],
+                    found[place][aggregate],
                     place,
-                    looks[column.method.lower()].colour,
+                    looks[column.method].colour,
                     hollow=column.paper,
                 )
             axes.set_yticks(range(len(columns)), [_wrapped(column.label) for column in columns])
@@ -398,11 +431,14 @@ def _interval(axes: "Axes", estimate: Estimate, place: float, colour: str, *, ho
 def _tasks(figures: Figures, name: str, columns: Sequence[Column], looks: Mapping[str, Style]) -> None:
     """A row per task: every run as a dot and their mean as a stroke, or the paper's mean with its spread."""
     tasks, share = columns[0].tasks, 0.8 / len(columns)
-    height = min(9.2, 0.75 + len(tasks) * max(0.24, 0.075 * len(columns)))
+    height = min(
+        9.2,
+        0.6 + len(tasks) * max(0.24, 0.075 * len(columns)) + _legend_height([c.label for c in columns], figures.inches),
+    )
     with figures.figure(name, height) as figure:
         axes = figure.subplots()
         for number, column in enumerate(columns):
-            colour = looks[column.method.lower()].colour
+            colour = looks[column.method].colour
             for place, values in enumerate(column.scores.T):
                 y = place + (number - (len(columns) - 1) / 2) * share
                 if column.paper:
@@ -442,10 +478,12 @@ def _profiles(figures: Figures, name: str, columns: Sequence[Column], looks: Map
     most = max(float(column.scores.max()) for column in columns)
     least = min(0.0, *(float(column.scores.min()) for column in columns))
     thresholds = np.linspace(least, min(2.0, most * 1.02) if most > 0 else 1.0, 241)
-    with figures.figure(name, 0.7 * INCHES["single"] + _legend_height(columns, figures.inches)) as figure:
+    with figures.figure(
+        name, 0.7 * INCHES["single"] + _legend_height([c.label for c in columns], figures.inches)
+    ) as figure:
         axes = figure.subplots()
         for column in columns:
-            colour, dashes = looks[column.method.lower()]
+            colour, dashes = looks[column.method]
             value, low, high = statistics.estimate_profile(column.scores, thresholds, resamples=2000)
             if not np.isnan(low).any():
                 axes.fill_between(thresholds, low, high, color=colour, alpha=0.15, linewidth=0, step=None)
@@ -481,18 +519,18 @@ def _improvement(figures: Figures, name: str, columns: Sequence[Column], looks: 
         first, words = told[0], ", by mean and spread"
         nothing = np.asarray(math.nan)
         pairs = [(first, other, Estimate(np.asarray(_beats(first, other)), nothing, nothing)) for other in told[1:]]
-    lines = sum(1 + _wrapped(_shown(other.method)).count("\n") for _, other, _ in pairs)
+    lines = sum(1 + _wrapped(other.label).count("\n") for _, other, _ in pairs)
     with figures.figure(name, 0.62 + 0.19 * lines) as figure:
         axes = figure.subplots()
         for place, (_, other, estimate) in enumerate(pairs):
-            _interval(axes, estimate, place, looks[other.method.lower()].colour, hollow=other.paper)
+            _interval(axes, estimate, place, looks[other.method].colour, hollow=other.paper)
         axes.axvline(0.5, color="#555555", linewidth=0.8, linestyle="--")
         axes.set_xlim(0, 1)
-        axes.set_yticks(range(len(pairs)), [_wrapped(_shown(other.method)) for _, other, _ in pairs])
+        axes.set_yticks(range(len(pairs)), [_wrapped(other.label) for _, other, _ in pairs])
         axes.set_ylim(len(pairs) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"P({_shown(first.method)} > other){words}")
+        axes.set_xlabel(f"P({first.label} > other){words}")
 
 
 def _beats(x: Column, y: Column) -> float:
@@ -517,10 +555,12 @@ def _efficiency(
     if all(len(times) < 2 for _, times, _ in lines):
         figures.problems.append(f"{name}: no two times at which all runs were evaluated: not drawn.")
         return
-    with figures.figure(name, 0.68 * INCHES["single"] + _legend_height(columns, figures.inches)) as figure:
+    with figures.figure(
+        name, 0.68 * INCHES["single"] + _legend_height([c.label for c in columns], figures.inches)
+    ) as figure:
         axes = figure.subplots()
         for column, times, (value, low, high) in lines:
-            colour, dashes = looks[column.method.lower()]
+            colour, dashes = looks[column.method]
             if not np.isnan(low).any():
                 axes.fill_between(times, low, high, color=colour, alpha=0.18, linewidth=0)
             axes.plot(times, value, color=colour, linestyle=dashes, label=column.label)
@@ -575,7 +615,7 @@ def _paper_efficiency(
                 for c in columns
                 if c.method == column.method
             }
-            colour, dashes = looks[column.method.lower()]
+            colour, dashes = looks[column.method]
             axes.plot(
                 list(means),
                 list(means.values()),
@@ -610,8 +650,7 @@ def _across(labels: Sequence[str], inches: float) -> int:
     return max(1, min(len(labels), 4, int(inches / (0.45 + longest / 16))))
 
 
-def _legend_height(columns: Sequence[Column], inches: float) -> float:
-    labels = [column.label for column in columns]
+def _legend_height(labels: Sequence[str], inches: float) -> float:
     return 0.16 * math.ceil(len(labels) / _across(labels, inches))
 
 
@@ -631,15 +670,26 @@ def _scale_words(columns: Iterable[Column]) -> str:
 
 def _order(methods: Iterable[str]) -> list[str]:
     """MLR first, its Baseline second, then by name."""
-    return sorted(
-        methods, key=lambda method: ({"mlr": 0, "baseline": 1}.get(method.lower(), 2), method.lower(), method)
+    return sorted(methods, key=lambda method: ({"mlr": 0, "baseline": 1}.get(method.lower(), 2), *_by_name(method)))
+
+
+def _by_name(method: str) -> tuple[str, str]:
+    return method.lower(), method
+
+
+def _names(methods: Sequence[str]) -> dict[str, str]:
+    """As the paper writes them, unless two would be called the same. Long ones are cut, only as far as they stay distinct."""
+    named = [NAMES.get(method.lower(), method) for method in methods]
+    whole = [name if named.count(name) == 1 else method for method, name in zip(methods, named, strict=True)]
+    tries = (
+        [_cut(name, length, tail) for name in whole] for length in itertools.count(44) for tail in (0, length // 2)
     )
+    return dict(zip(methods, next(cut for cut in tries if len(set(cut)) == len(set(whole))), strict=True))
 
 
-def _shown(method: str) -> str:
-    """As the paper writes it; a long one is cut."""
-    name = NAMES.get(method.lower(), method)
-    return name if len(name) <= 44 else f"{name[:43]}…"
+def _cut(name: str, length: int, tail: int) -> str:
+    """At most so many letters, of which the last ones are the name's last."""
+    return name if len(name) <= length else f"{name[: length - 1 - tail]}…{name[len(name) - tail :]}"
 
 
 def _short(time: int) -> str:

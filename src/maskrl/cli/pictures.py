@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 Film = Literal["agent", "replay", "random"]
 
+# The page ends its command with what is on show.
+ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube", "feature_patch"))
+HERE = ("device", "threads", "overlap", "compile")  # of a run: how it was computed, not what
+
 
 def masks(
     source: Annotated[
@@ -54,9 +58,10 @@ def masks(
         run, recipe, note = (
             _of_run(source, overrides or []) if Path(source).is_dir() else _of_recipe(source, overrides or [], profile)
         )
-    kept = [word for word in overrides or [] if not word.startswith("objective.mask.")]
     chosen = ["--profile", recipe.profile] if run or profile != "auto" else []
-    command = shlex.join(["maskrl", "train", recipe.name, *kept, *chosen])
+    words = _settings(recipe) if run else overrides or []
+    kept = [word for word in words or [] if word.partition("=")[0].strip() not in ON_SHOW]
+    command = "" if words is None else shlex.join(["maskrl", "train", recipe.name, *kept, *chosen])
     configure_process(recipe)
     # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these are written for whoever typed the command.
     with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):
@@ -87,6 +92,23 @@ def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:
     recipe, note = _with_masks(run.recipe)
     with refusing(ValueError):
         return run, with_overrides(recipe, overrides), note
+
+
+def _settings(recipe: "Recipe") -> list[str] | None:
+    """The words that make it of the recipe of its name, its method among them; None if no recipe has that name."""
+    from maskrl import recipes
+    from maskrl.experiments.recipe import difference, with_objective_of
+
+    try:
+        named = original = recipes.find(recipe.name, recipe.profile)
+        words = list[str]()
+        if recipe.preset is not None:
+            named = with_objective_of(recipes.find(recipe.name, recipe.profile, recipe.preset), original)
+            words = ["--method", recipe.preset, "objective=mlr"]
+    except ValueError:  # a recipe of the user's own
+        return None
+    changes = [line.partition(": ") for line in difference(named, recipe)]
+    return [*words, *(f"{path}={values.partition(' -> ')[2]}" for path, _, values in changes if path not in HERE)]
 
 
 def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:

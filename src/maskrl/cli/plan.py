@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -81,16 +81,17 @@ def plan(
     # RuntimeError: no OpenGL backend draws.
     with refusing(ValueError, ModuleNotFoundError, RuntimeError), _telling() as tell:
         made = make_plan(jobs, seconds=6 if quick else 60, workers=workers, gpu=gpu, tell=tell)
+    where = ["--workers", str(workers)] if workers is not None else []
+    where += ["--profile", jobs[0].profile] if jobs[0].name.partition("/")[0] != "toy" else []
+    where += ["--backend", backend] if backend != "local" else []
     words = [*(grid or ())]
-    for option, value in (("--seeds", seeds), ("--methods", methods), ("--tasks", tasks), ("--workers", workers)):
+    for option, value in (("--seeds", seeds), ("--methods", methods), ("--tasks", tasks)):
         words += [option, str(value)] if value is not None else []
-    words += ["--profile", jobs[0].profile] if jobs[0].name.partition("/")[0] != "toy" else []
-    words += ["--backend", backend] if backend != "local" else []
-    command = shlex.join(["maskrl", "sweep", name, *words])
+    command = shlex.join(["maskrl", "sweep", name, *words, *where])
     if as_json:
         print(json.dumps(_as_dict(made, command), indent=2))
     else:
-        _show(name, made, gpu, command)
+        _show(name, made, gpu, command, Settling(name, grid or (), where))
 
 
 def _gpu(tflops: float | None, count: int, utilisation: float | None, kind: "type[Gpu]") -> "Gpu | None":
@@ -134,7 +135,22 @@ def _telling() -> "Iterator[Tell]":
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _show(name: str, made: "Plan", gpu: "Gpu | None", command: str) -> None:
+class Settling(NamedTuple):
+    """What every command that settles the question shares with the one that was planned."""
+
+    name: str
+    grid: Sequence[str]
+    where: Sequence[str]  # options: profile, backend and workers
+
+    def command(self, made: "Plan", tasks: Sequence[str], words: Sequence[str]) -> str:
+        kept = [word for word in self.grid if word.partition("=")[0].strip() != "seed"]  # as many as are needed instead
+        some = [] if set(tasks) == {line.task for line in made.lines} else ["--tasks", ",".join(tasks)]
+        return shlex.join(
+            ["maskrl", "sweep", self.name, *kept, *words, *some, "--methods", "mlr,baseline", *self.where]
+        )
+
+
+def _show(name: str, made: "Plan", gpu: "Gpu | None", command: str, settling: Settling) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -153,7 +169,7 @@ def _show(name: str, made: "Plan", gpu: "Gpu | None", command: str) -> None:
     if made.comparison is None:
         print("The statistics need MLR and its Baseline on tasks of which the paper has scores; this plan has none.")
     else:
-        _show_comparison(console, made.comparison, name, made)
+        _show_comparison(console, made.comparison, settling, made)
     print("\nHow this was worked out")
     for note in made.notes:
         console.print(f"  - {note}", soft_wrap=not console.is_terminal)
@@ -202,7 +218,7 @@ def _totals(made: "Plan") -> dict[str, str]:
     }
 
 
-def _show_comparison(console: Any, comparison: "Comparison", name: str, made: "Plan") -> None:
+def _show_comparison(console: Any, comparison: "Comparison", settling: Settling, made: "Plan") -> None:
     from maskrl.experiments.progress import duration
 
     print(f"Does MLR score above its Baseline? If the paper is right ({comparison.at}):")
@@ -231,16 +247,15 @@ def _show_comparison(console: Any, comparison: "Comparison", name: str, made: "P
         print(
             f"  on one task: {best.tasks[0]}, {best.needed} seeds of each method ({runs}, {duration(best.seconds)} of work)"
         )
-        print(
-            f"    {_settling(name, made, best.tasks, ['--seeds', str(best.needed), '--out', f'sweeps/{name}-one-task'])}"
-        )
+        words = ["--seeds", str(best.needed), "--out", f"sweeps/{settling.name}-one-task"]
+        print(f"    {settling.command(made, best.tasks, words)}")
     if comparison.allocation is not None:
-        _show_allocation(comparison, name, made)
+        _show_allocation(comparison, settling, made)
     if best is None and comparison.allocation is None:
         print("  There are none: the paper's MLR is not above its Baseline here.")
 
 
-def _show_allocation(comparison: "Comparison", name: str, made: "Plan") -> None:
+def _show_allocation(comparison: "Comparison", settling: Settling, made: "Plan") -> None:
     """The mean over tasks: as many seeds as all have, and then a command for each number of more."""
     from maskrl.experiments.progress import duration
 
@@ -248,18 +263,11 @@ def _show_allocation(comparison: "Comparison", name: str, made: "Plan") -> None:
     both = [line for line in made.lines if line.task in seeds and line.label in ("mlr", "baseline")]
     work, least = math.fsum(seeds[line.task] * line.seconds for line in both), min(seeds.values())
     print(f"  in the mean of {len(seeds)} tasks: {count(2 * sum(seeds.values()), 'run')}, {duration(work)} of work")
-    print(f"    {_settling(name, made, list(seeds), ['--seeds', str(least)])}")
+    print(f"    {settling.command(made, list(seeds), ['--seeds', str(least)])}")
     for number in sorted(set(seeds.values()) - {least}):
         more = f"seed={','.join(str(seed) for seed in range(least + 1, number + 1))}"
         tasks = [task for task, some in seeds.items() if some == number]
-        print(f"    {_settling(name, made, tasks, [more, '--out', f'sweeps/{name}-{number}-seeds'])}")
-
-
-def _settling(name: str, made: "Plan", tasks: Sequence[str], words: Sequence[str]) -> str:
-    """The command."""
-    some = [] if set(tasks) == {line.task for line in made.lines} else ["--tasks", ",".join(tasks)]
-    profile = ["--profile", made.lines[0].recipe.profile]
-    return shlex.join(["maskrl", "sweep", name, *words, *some, "--methods", "mlr,baseline", *profile])
+        print(f"    {settling.command(made, tasks, [more, '--out', f'sweeps/{settling.name}-{number}-seeds'])}")
 
 
 def _dim(console: Any, words: str) -> None:

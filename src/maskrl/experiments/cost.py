@@ -26,7 +26,7 @@ from maskrl.agents.base import Agent, Spaces, Stopwatch
 from maskrl.agents.replay import Draw, Replay, Transitions
 from maskrl.agents.sac import SACConfig
 from maskrl.experiments import checkpoint
-from maskrl.experiments.forecast import Takes, takes_of
+from maskrl.experiments.forecast import Takes, process_memory, takes_of
 from maskrl.experiments.recipe import Recipe
 from maskrl.experiments.train import replay_size
 from maskrl.nn.clip import Clip
@@ -71,6 +71,7 @@ class RunCost:
     evaluations: int  # the one before all training included
     episodes: int  # of all evaluations together, without those that random actions play at the start
     takes: Takes
+    memory: int  # bytes of the whole process
 
     @property
     def learning(self) -> float:
@@ -107,6 +108,7 @@ def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | 
     decisions = recipe.frames // recipe.env.action_repeat
     chosen = max(0, decisions - recipe.agent.warmup_decisions)
     evaluations = 1 + math.ceil(recipe.frames / recipe.evaluation.every)  # at the start, at every multiple, at the end
+    agent = blank_agent(recipe, spaces)
     return RunCost(
         update=update or update_cost(recipe, spaces),
         frames=recipe.frames,
@@ -115,7 +117,8 @@ def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | 
         updates=chosen * recipe.agent.updates_per_decision,
         evaluations=evaluations,
         episodes=evaluations * recipe.evaluation.episodes,
-        takes=takes_of(recipe, spaces, blank_agent(recipe, spaces)),
+        takes=(takes := takes_of(recipe, spaces, agent)),
+        memory=takes.memory + process_memory(recipe, spaces, agent),
     )
 
 

@@ -178,7 +178,8 @@ def explore(recipe: Recipe, footage: Footage, *, note: str = "", command: str = 
     of = objective.corrupt
     height, width = footage.obs.shape[-2:] if footage.features is None else footage.features.shape[-2:]
     patches = _patches(objective.mask, of, (height, width))
-    depths = [depth for depth in range(1, steps + 1) if steps % depth == 0]
+    divisors = [depth for depth in range(1, steps + 1) if steps % depth == 0]
+    depths = sorted({*divisors, objective.mask.cube[0]})  # whether or not it divides them: spatial masks do not ask
     ratios = sorted({*RATIOS, objective.mask.ratio})
     return {
         "name": recipe.name,
