@@ -23,7 +23,6 @@ from maskrl.experiments.sweep import Job
 from maskrl.experiments.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
 from maskrl.recipes.published import published, training_hours
 
-
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
 # 35.6 TFLOP/s. The released code computes 197 PFLOP more: 13 TFLOP/s, 0.37 of it.
 UTILISATION = 0.35
