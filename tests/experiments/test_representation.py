@@ -514,7 +514,7 @@ def test_pretraining_interrupted_twice_ends_with_the_same_bytes(finished, tmp_pa
     look = Looking()
     assert pretrained(run, tmp_path / "whole", look, transitions=60, updates=30) == whole
     assert look.seen == []  # it was done already
-    about = pretraining.about(whole)
+    about = encoder_file.read(whole)[1]
     assert (about["transitions"], about["updates"]) == (60, 30)
     assert [point["updates"] for point in about["curve"]] == [1, 30]
     assert about["probe"]["rank"] > 1
@@ -697,7 +697,7 @@ def test_pretraining_on_the_toy_lowers_the_loss_and_raises_the_cosine(tmp_path):
     small = ["budget.frames=400", "evaluation.every=400", "evaluation.episodes=1", "checkpoint_every=400"]
     run, _ = trained(tmp_path / "run", recipes.resolve("toy/reach", small, method="baseline"))
     plan = pretraining.plan(run, recipes.find("toy/reach"), transitions=400, updates=300)
-    about = pretraining.about(pretraining.pretrain(run, tmp_path / "out", plan, Looking(), no_words))
+    about = encoder_file.read(pretraining.pretrain(run, tmp_path / "out", plan, Looking(), no_words))[1]
     first, last = about["curve"][0], about["curve"][-1]
     assert last["mlr/loss"] < 0.5 * first["mlr/loss"]
     assert last["mlr/cosine"] > 0.5 > first["mlr/cosine"]

@@ -60,7 +60,7 @@ def copied(agent: Agent) -> Any:
     for module in (twin.encoder, twin.target_encoder, twin.objective):
         for parameter in module.parameters() if module is not None else ():
             parameter.data = parameter.data.contiguous()
-    for optimizer in _optimizers(twin):
+    for optimizer in optimizers_of(twin):
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = False, False
         for moments in optimizer.state.values():
@@ -68,7 +68,7 @@ def copied(agent: Agent) -> Any:
     return twin
 
 
-def _optimizers(agent: Any) -> list[torch.optim.Optimizer]:
+def optimizers_of(agent: Any) -> list[torch.optim.Optimizer]:
     if isinstance(agent, Rainbow):
         return [agent.optimizer]
     auxiliary = [] if agent.auxiliary is None else [agent.auxiliary.optimizer]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from maskrl.agents.base import Agent, Spaces, Stopwatch
 from maskrl.agents.replay import Replay
-from maskrl.benchmarks.plain import copied, is_known, plain_update
+from maskrl.benchmarks.plain import copied, is_known, optimizers_of, plain_update
 from maskrl.experiments.cost import UpdateCost, spaces_of, turn_of, update_cost
 from maskrl.experiments.recipe import Recipe
 from maskrl.experiments.train import build_agent, configure_process, device_of, numerics, replay_size
@@ -272,7 +272,7 @@ def wrap_agent(wrap: Wrap, agent: Any) -> None:
         wrap(agent.objective, ["views"], "views")
     for slow in _momenta(agent):
         wrap(slow, ["update"], "momentum")
-    for optimizer in _optimizers(agent):
+    for optimizer in optimizers_of(agent):
         wrap(optimizer, ["step"], "optimizer")
 
 
@@ -296,12 +296,6 @@ def _momenta(agent: Any) -> list[Momentum]:
     values = [value for value in (*vars(agent).values(), agent.objective) if isinstance(value, nn.Module)]
     modules = dict.fromkeys(module for value in values for module in value.modules())
     return [module for module in modules if isinstance(module, Momentum)]
-
-
-def _optimizers(agent: Any) -> list[torch.optim.Optimizer]:
-    owners = [agent, getattr(agent, "auxiliary", None)]
-    values = [value for owner in owners if owner is not None for value in vars(owner).values()]
-    return [value for value in values if isinstance(value, torch.optim.Optimizer)]
 
 
 # ── How fast it could be ──────────────────────────────────────────────────────────────────────────────────────────────

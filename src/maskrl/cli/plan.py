@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from maskrl.cli.sweep import GRID_HELP
-from maskrl.cli.words import Profile, ProfileOption, Refusal, count, print_rows, refusing
+from maskrl.cli.words import (
+    GRID_HELP,
+    MethodsOption,
+    Profile,
+    ProfileOption,
+    Refusal,
+    SeedsOption,
+    TasksOption,
+    count,
+    listed,
+    print_rows,
+    refusing,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,15 +44,9 @@ def plan(
         ),
     ],
     grid: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)] = None,
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option(metavar="A,B", help="mlr, baseline; on Atari also der, otr, drq, drq_eps.")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Tasks of the suite instead of all of the paper's.")
-    ] = None,
+    seeds: SeedsOption = None,
+    methods: MethodsOption = None,
+    tasks: TasksOption = None,
     profile: ProfileOption = "auto",
     backend: Annotated[
         Backend,
@@ -73,8 +78,8 @@ def plan(
         jobs = expand(
             name,
             seeds=seeds,
-            methods=_listed(methods),
-            tasks=_listed(tasks),
+            methods=listed(methods),
+            tasks=listed(tasks),
             grid=grid or (),
             profile=_for(gpu, profile),
         )
@@ -113,10 +118,6 @@ def _gpu(tflops: float | None, count: int, utilisation: float | None, kind: "typ
 def _for(gpu: "Gpu | None", profile: Profile) -> Profile:
     """What `auto` will mean on a machine with a GPU."""
     return "paper" if gpu is not None and profile == "auto" else profile
-
-
-def _listed(words: str | None) -> list[str] | None:
-    return None if words is None else [word.strip() for word in words.split(",") if word.strip()]
 
 
 @contextmanager

@@ -128,6 +128,7 @@ def pretrain(
 ) -> None:
     """Let a run's agent collect, train MLR alone on that, and keep the encoder. The same command again continues."""
     from maskrl import recipes
+    from maskrl.experiments import encoder_file
     from maskrl.experiments import pretrain as pretraining
     from maskrl.experiments.progress import title
     from maskrl.experiments.run import Run, RunError
@@ -167,7 +168,7 @@ def pretrain(
     except Stopped as stopped:
         print(f"\nStopped and saved. Continue with:\n  {shlex.join(words)}")
         raise typer.Exit(128 + stopped.signal_number) from None
-    curve = pretraining.about(file)["curve"]
+    curve = encoder_file.read(file)[1]["curve"]
     first, last = curve[0], curve[-1]
     print("Done: the encoder has learned from the objective alone")
     rows = {name[4:]: f"{first[name]:.3g} → {last[name]:.3g}" for name in ("mlr/loss", "mlr/cosine") if name in first}

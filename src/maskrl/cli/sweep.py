@@ -16,18 +16,22 @@ import typer
 from typer.core import TyperGroup
 
 from maskrl import __version__
-from maskrl.cli.words import ProfileOption, count, print_rows, refusing
+from maskrl.cli.words import (
+    GRID_HELP,
+    MethodsOption,
+    ProfileOption,
+    SeedsOption,
+    TasksOption,
+    count,
+    listed,
+    print_rows,
+    refusing,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from maskrl.experiments.sweep import Entry, Job, Look, Size, State
-
-GRID_HELP = (
-    "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "
-    "commas themselves are separated by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or the key is given again. "
-    "threads=N: of torch in every run, which is 1 in a sweep."
-)
 
 
 class StartIsUnderstood(TyperGroup):
@@ -65,15 +69,9 @@ def start(
             help="local: processes on this machine. ray: tasks on a Ray cluster. print: the commands, to run them yourself."
         ),
     ] = "local",
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option(metavar="A,B", help="mlr, baseline; on Atari also der, otr, drq, drq_eps.")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Tasks of the suite instead of all of the paper's.")
-    ] = None,
+    seeds: SeedsOption = None,
+    methods: MethodsOption = None,
+    tasks: TasksOption = None,
     profile: ProfileOption = "auto",
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="local: runs at a time at most (default: what fits).")
@@ -98,7 +96,7 @@ def start(
     from maskrl.experiments.train import stopping
     from maskrl.recipes.sweeps import expand
 
-    only = {"methods": _listed(methods), "tasks": _listed(tasks)}
+    only = {"methods": listed(methods), "tasks": listed(tasks)}
     with refusing(ValueError, ModuleNotFoundError):
         jobs = expand(name, seeds=seeds, **only, grid=grid or (), profile=profile)
     folder = out or Path("sweeps") / name.replace("/", "-")
@@ -137,10 +135,6 @@ def start(
         print(f"\nStopped; every run is saved. Continue with:\n  {_typed(context)}")
         raise typer.Exit(128 + stop[0])
     _end(there, folder, entries, given_up, time.monotonic() - began, _typed(context))
-
-
-def _listed(words: str | None) -> list[str] | None:
-    return None if words is None else [word.strip() for word in words.split(",") if word.strip()]
 
 
 def _typed(context: typer.Context) -> str:

@@ -33,6 +33,20 @@ MethodOption = Annotated[
     typer.Option(help="baseline: the same agent without the objective. The others: relatives of Rainbow, on Atari."),
 ]
 
+# Of commands about many runs.
+SeedsOption = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
+MethodsOption = Annotated[
+    str | None, typer.Option(metavar="A,B", help="mlr, baseline; on Atari also der, otr, drq, drq_eps.")
+]
+TasksOption = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Tasks of the suite instead of all of the paper's.")
+]
+GRID_HELP = (
+    "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "
+    "commas themselves are separated by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or the key is given again. "
+    "threads=N: of torch in every run, which is 1 in a sweep."
+)
+
 
 class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
     """Something that the user can put right; the message says how."""
@@ -89,3 +103,8 @@ def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
 
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(words: str | None) -> list[str] | None:
+    """What an option names, between commas."""
+    return None if words is None else [word.strip() for word in words.split(",") if word.strip()]

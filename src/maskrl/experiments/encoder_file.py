@@ -1,7 +1,6 @@
 """An encoder by itself, as a safetensors file: what pre-training leaves behind, and what a run may begin with."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from maskrl.experiments.run import RunError
+from maskrl.experiments.run import RunError, write_whole
 from maskrl.nn.encoders import Encoder
 
 KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders are equal files
@@ -19,13 +18,7 @@ KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders ar
 def write(path: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
     """All of it or nothing. `about` says how it was made, and is for people."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-    content = save(tensors, metadata={KEY: json.dumps(about)})
-    aside = path.with_name(path.name + ".new")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_whole(path, save(tensors, metadata={KEY: json.dumps(about)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

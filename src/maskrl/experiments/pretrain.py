@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -245,8 +245,3 @@ def update_objective(agent: Agent, replay: Replay) -> Metrics:
 def _set_explored(agent: Agent, explored: int) -> None:
     if isinstance(agent, Rainbow):
         agent.explored = explored
-
-
-def about(file: Path) -> dict[str, Any]:
-    """How an encoder was made."""
-    return encoder_file.read(file)[1]

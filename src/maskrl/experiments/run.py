@@ -80,8 +80,8 @@ class Run:
         begun = {**versions(recipe), **begun_from(recipe)}
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / "versions.json", json.dumps(begun, indent=2))
-            _write(path / "recipe.json", as_json(recipe))
+            write_whole(path / "versions.json", json.dumps(begun, indent=2))
+            write_whole(path / "recipe.json", as_json(recipe))
         except OSError as error:
             raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
         return cls(path, recipe)
@@ -139,7 +139,7 @@ class Run:
 
     def write(self, name: str, text: str) -> Path:
         """A file beside the others, all of it or nothing."""
-        _write(self.path / name, text)
+        write_whole(self.path / name, text)
         return self.path / name
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +173,7 @@ class Run:
             for event in self.events()
             if clock is not None and event["decisions"] <= clock.decisions and event["updates"] <= clock.updates
         ]
-        _write(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
 
     # ── status ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +190,7 @@ class Run:
         return next((one for one in known if one == status), "running")
 
     def set_status(self, status: Status, why: str = "") -> None:
-        _write(self.path / "status.json", json.dumps({"status": status, "why": why}))
+        write_whole(self.path / "status.json", json.dumps({"status": status, "why": why}))
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -352,11 +352,11 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
     }
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """All of it or nothing."""
     aside = path.with_name(path.name + ".new")
-    with aside.open("w") as file:
-        file.write(text)
+    with aside.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
