@@ -32,6 +32,27 @@ def test_random_shifts_reach_all_9_by_9_places_and_repeat_the_border():
     assert torch.equal(shifted[:, 1, 0, :], (axis + offset[:, 1:]).clamp(0, 83).int())
 
 
+@given(
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    pad=st.integers(1, 10),
+    n=st.integers(1, 6),
+    seed=st.integers(0, 50),
+)
+def test_a_shift_is_a_window_of_the_image_with_its_border_repeated(
+    height: int, width: int, pad: int, n: int, seed: int
+):
+    torch.manual_seed(seed)
+    images = torch.randint(256, (n, 3, height, width), dtype=torch.uint8)
+    torch.manual_seed(seed)
+    shifted = RandomShift(pad)(images)
+    torch.manual_seed(seed)
+    down, right = (torch.randint(-pad, pad + 1, (n,)) for _ in range(2))
+    for image, moved, dy, dx in zip(images, shifted, down, right, strict=True):
+        rows, columns = (torch.arange(height) + dy).clamp(0, height - 1), (torch.arange(width) + dx).clamp(0, width - 1)
+        assert torch.equal(moved, image[:, rows][:, :, columns])
+
+
 def test_the_centre_crop_of_100_to_84_starts_at_8():
     assert CenterCrop(84)(coordinates(1, 100))[0, :, 0, 0].tolist() == [8, 8]
 
@@ -65,6 +86,15 @@ def test_intensity_is_a_gain_between_0_9_and_1_1_around_1():
 def test_a_view_becomes_float_only_when_asked():
     view = View(torch.full((2, 3, 1, 4, 4), 51, dtype=torch.uint8), torch.tensor([[1.0, 2.0, 0.5]] * 2))
     assert view.pixels()[:, :, 0, 0, 0].tolist() == [[pytest.approx(x) for x in (0.2, 0.4, 0.1)]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pixels_are_bytes_times_their_gain_to_the_last_bit_and_channels_last(dtype: torch.dtype):
+    obs = torch.arange(256, dtype=torch.uint8).repeat(2 * 5 * 9).view(2, 5, 9, 16, 16)
+    view = View(obs.transpose(0, 1), torch.rand(5, 2, dtype=dtype) + 0.5)
+    expected = view.obs.to(dtype) * (view.gain / 255)[..., None, None, None]
+    assert torch.equal(view.pixels(), expected)
+    assert view.pixels().flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_every_observation_of_a_clip_moves_on_its_own_and_its_channels_together():

@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from builders import parameters_of
 from maskrl import ControlEncoder, NatureEncoder
@@ -87,6 +88,35 @@ def test_a_dead_map_is_zero_and_not_nan():
     assert not encoder(pixels).any()
     encoder(pixels).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("encoder", [ControlEncoder((9, 30, 30), filters=8), NatureEncoder((4, 84, 84))])
+def test_a_relu_within_its_convolution_changes_no_bit(encoder: ControlEncoder | NatureEncoder):
+    layers, channels = encoder.convolutions, encoder.convolutions[0].in_channels
+    side = 30 if channels == 9 else 84
+    pixels = torch.rand(5, channels, side, side).contiguous(memory_format=torch.channels_last).requires_grad_()
+
+    def values() -> list[torch.Tensor]:
+        maps = layers(pixels)
+        return [maps, *torch.autograd.grad((maps**2).sum(), [pixels, *layers.parameters()])]
+
+    fused = values()
+    assert "ConvolutionAndReLU" in fused[0].grad_fn.name()  # or this test compares nothing
+    plain = nn.Sequential(*layers)(pixels)
+    apart = [plain, *torch.autograd.grad((plain**2).sum(), [pixels, *layers.parameters()])]
+    for ours, theirs in zip(fused, apart, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_are_not_fused(dtype: torch.dtype):
+    encoder = ControlEncoder((9, 30, 30), filters=8)
+    if dtype == torch.float64:
+        maps = encoder.double().features(torch.rand(2, 9, 30, 30, dtype=dtype))
+    else:
+        with torch.autocast("cpu", dtype):
+            maps = encoder.features(torch.rand(2, 9, 30, 30))
+    assert maps.dtype == dtype
 
 
 def test_frames_too_small_for_the_convolutions_are_refused():

@@ -110,7 +110,7 @@ def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, T
     temperature = agent.log_temperature.exp()
 
     with torch.no_grad():
-        next_actions, log_prob = agent.actor(agent.encoder.convolutions(next_obs))
+        next_actions, log_prob = agent.actor(maps_of(agent.encoder, next_obs))
         next_q = agent.target_critic(encode(agent.target_encoder.copy, next_obs), next_actions).amin(dim=0)
         target = batch.rewards + batch.discounts * (next_q - temperature * log_prob)
     q = agent.critic(encode(agent.encoder, obs), batch.actions)
@@ -121,7 +121,7 @@ def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, T
     if agent.auxiliary is not None and clip is not None:
         metrics |= auxiliary_update(agent.auxiliary, clip)
     if agent.updates % config.actor_every == 0:
-        actions, log_prob = agent.actor(agent.encoder.convolutions(obs).detach())
+        actions, log_prob = agent.actor(maps_of(agent.encoder, obs).detach())
         q = agent.critic(encode(agent.encoder, obs).detach(), actions).amin(dim=0)
         loss = (temperature.detach() * log_prob - q).mean()
         _step(agent.actor_optimizer, loss)
@@ -227,8 +227,15 @@ def decode(decoder: Any, states: Tensor, actions: Tensor, valid: Tensor) -> Tens
 def encode(encoder: Any, pixels: Tensor) -> Tensor:
     """As `Encoder.forward`, with the maps as they come."""
     assert isinstance(encoder, Encoder)
-    states: Tensor = encoder.embed(encoder.convolutions(pixels))
+    states: Tensor = encoder.embed(maps_of(encoder, pixels))
     return states
+
+
+def maps_of(encoder: Encoder, pixels: Tensor) -> Tensor:
+    """Layer by layer, in the layout that the pixels have."""
+    for layer in encoder.convolutions.children():
+        pixels = layer(pixels)
+    return pixels
 
 
 def _taken(outputs: Tensor, actions: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from maskrl.experiments.train import build_agent, configure_process, device_of, 
 from maskrl.nn.augment import View
 from maskrl.nn.momentum import Momentum
 
-PHASES = ("draw", "views", "critic", "objective", "actor", "momentum", "optimizer")
+PHASES = ("draw", "views", "pixels", "critic", "objective", "actor", "momentum", "optimizer")
 PIECES = (16, 32, 64)  # observations: sizes among which the machine's best convolution is looked for
 ROWS = 512  # of the matrix products
 MOMENT = 0.05  # seconds at least that a layer is tried for
@@ -266,7 +266,7 @@ class Wrap:
 
 def wrap_agent(wrap: Wrap, agent: Any) -> None:
     """What an agent's own stopwatch does not tell apart."""
-    wrap(View, ["pixels"], "views")
+    wrap(View, ["pixels"], "pixels")
     wrap(agent.augment, ["forward"], "views")
     if agent.objective is not None:
         wrap(agent.objective, ["views"], "views")

@@ -368,10 +368,17 @@ def picture_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tupl
 WARMUP = 200  # decisions at random at most: enough to draw clips from
 SETTLE = 5  # decisions of learning that are not counted: buffers are made in them
 PARTS = (
-    *("physics", "drawing", "environment", "replay", "views", "critic", "objective", "actor", "momentum"),
+    *("physics", "drawing", "environment", "replay", "views", "pixels", "critic", "objective", "actor", "momentum"),
     *("optimizer", "checkpoint", "other"),
 )
-NETWORKS = ("critic", "objective", "actor", "momentum", "optimizer")
+NETWORKS = (
+    "pixels",
+    "critic",
+    "objective",
+    "actor",
+    "momentum",
+    "optimizer",
+)  # pixels: what goes into their first layers
 RENDERER = ("drawing",)
 
 

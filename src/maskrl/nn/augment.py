@@ -4,8 +4,10 @@ A geometric augmentation is any module (N, C, H, W) uint8 → (N, C, H', W') uin
 with `nn.Sequential`; `nn.Identity()` is none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -44,8 +46,13 @@ class RandomShift(nn.Module):
         self.pad = _positive("pad", pad)
 
     def forward(self, images: Tensor) -> Tensor:
-        height, width = images.shape[-2:]
-        return _random_windows(_repeat_border(images, self.pad), height, width)
+        n, _, height, width = images.shape
+        places = 2 * self.pad + 1
+        down = torch.randint(places, (n,), device=images.device)
+        right = torch.randint(places, (n,), device=images.device)
+        if images.device.type == "cpu" and self.pad < min(height, width):
+            return _shifted(images, (down - self.pad).tolist(), (right - self.pad).tolist())
+        return _windows(_repeat_border(images, self.pad), down, right, height, width)
 
 
 class Intensity(nn.Module):
@@ -72,9 +79,22 @@ class View:
 
     def pixels(self) -> Tensor:
         """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, as the encoders want them."""
-        images = self.obs.flatten(0, -4).to(self.gain.dtype, memory_format=torch.channels_last)
-        images.mul_((self.gain.flatten() / 255)[:, None, None, None])
-        return images.view(*self.gain.shape, *images.shape[1:])  # splits the first axis alone, so the layout stays
+        images, scale = self.obs.flatten(0, -4), self.gain.flatten() / 255
+        if images.device.type == "cpu":
+            # Every pixel's channels times the matrix scale · 1: a product that brings them together and scales them at once, some
+            # images at a time to stay in the cache. Sums with zeros are exact, and it takes two thirds of the time of a copy.
+            n, channels, height, width = images.shape
+            rows, scales = (
+                images.reshape(n, channels, -1),
+                scale[:, None, None] * torch.eye(channels, dtype=scale.dtype),
+            )
+            pixels = scale.new_empty(n, height * width, channels)
+            for some in (slice(start, start + 8) for start in range(0, n, 8)):
+                torch.bmm(rows[some].to(scale.dtype).transpose(1, 2), scales[some], out=pixels[some])
+            pixels = pixels.view(n, height, width, channels).permute(0, 3, 1, 2)
+        else:
+            pixels = images.to(scale.dtype, memory_format=torch.channels_last).mul_(scale[:, None, None, None])
+        return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis alone, so the layout stays
 
 
 class Augment(nn.Module):
@@ -115,6 +135,12 @@ def _random_windows(images: Tensor, height: int, width: int) -> Tensor:
     n, _, full_height, full_width = images.shape
     top = torch.randint(full_height - height + 1, (n,), device=images.device)
     left = torch.randint(full_width - width + 1, (n,), device=images.device)
+    return _windows(images, top, left, height, width)
+
+
+def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """The window of each image that begins there."""
+    n = len(images)
     if images.device.type == "cpu":
         # Windows are copied row by row; a gather by index goes byte by byte, and is several times slower.
         by_image, *strides = images.stride()
@@ -123,6 +149,29 @@ def _random_windows(images: Tensor, height: int, width: int) -> Tensor:
         return torch.stack([images.as_strided((images.shape[1], height, width), strides, place) for place in places])
     windows = images.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, tops, lefts, height, width), a view
     return windows[torch.arange(n, device=images.device), :, top, left]
+
+
+def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int]) -> Tensor:
+    """Windows of the padded images, which never come to be: an image moves as one run of bytes, then its border is mended.
+
+    Half the time of padding and cutting out.
+    """
+    source = images.contiguous().numpy()
+    moved = np.empty_like(source)
+    height, width = source.shape[2:]
+    for old, new, rows, columns in zip(source, moved, down, right, strict=True):
+        run = rows * width + columns
+        kept = old.size - abs(run)
+        new.reshape(-1)[max(-run, 0) :][:kept] = old.reshape(-1)[max(run, 0) :][:kept]
+        # What came from the row before or after, or from another channel, lies in the border alone.
+        lines = new.reshape(-1, width)
+        for column in range(width - columns, width) if columns > 0 else range(-columns):
+            lines[:, column] = lines[:, width - columns - 1 if columns > 0 else -columns]
+        if rows > 0:
+            new[:, height - rows :] = new[:, height - rows - 1, None]
+        elif rows < 0:
+            new[:, :-rows] = new[:, -rows, None]
+    return torch.from_numpy(moved)
 
 
 def _repeat_border(images: Tensor, pad: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from maskrl.nn.layers import orthogonal_init, truncated_normal_init
+from maskrl.nn.layers import Convolutions, orthogonal_init, truncated_normal_init
 
 
 class Encoder(nn.Module):
@@ -99,7 +99,7 @@ def flat(features: Tensor) -> Tensor:
 
 def _convolutions(
     obs_shape: tuple[int, int, int], channels: Sequence[int], kernels: Sequence[tuple[int, int]]
-) -> tuple[nn.Sequential, tuple[int, int, int]]:
+) -> tuple[Convolutions, tuple[int, int, int]]:
     """Unpadded convolutions with a ReLU after each, and the shape of the map they make of one observation."""
     layers: list[nn.Module] = []
     _, height, width = obs_shape
@@ -113,7 +113,7 @@ def _convolutions(
         )
     # Channels last is the layout that CPU kernels and tensor cores want. (Module.to(memory_format=...) does the same, but torch's
     # type stubs do not know it.)
-    convolutions = nn.Sequential(*layers)
+    convolutions = Convolutions(*layers)
     for parameter in convolutions.parameters():
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)

@@ -2,11 +2,12 @@
 
 import math
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -17,6 +18,51 @@ def mlp(*widths: int) -> nn.Sequential:
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+class Convolutions(nn.Sequential):
+    """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
+
+    A CPU in float32 does the two as one: a map is not read and written once more for its ReLU. The same values come out, bit
+    for bit.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        fuse = _can_fuse(input)
+        for layer in self:
+            if not fuse:
+                input = layer(input)
+            elif isinstance(layer, nn.Conv2d):
+                input = _ConvolutionAndReLU.apply(input, layer.weight, layer.bias, layer.stride)  # type: ignore[no-untyped-call]
+        return input
+
+
+def _can_fuse(x: Tensor) -> bool:
+    mkldnn: Any = torch.backends.mkldnn
+    autocast, compiling = torch.is_autocast_enabled("cpu"), torch.compiler.is_compiling()  # which fuses by itself
+    float_on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+    return bool(float_on_cpu and mkldnn.is_available() and mkldnn.enabled) and not (autocast or compiling)
+
+
+class _ConvolutionAndReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int]) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, weight, bias, (0, 0), stride, (1, 1), 1, "relu", [], None
+        )
+        ctx.save_for_backward(x, weight, y)
+        ctx.stride = stride
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        x, weight, y = ctx.saved_tensors
+        gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
+        of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(
+            gradient, x, weight, [len(weight)], ctx.stride, (0, 0), (1, 1), False, (0, 0), 1, ctx.needs_input_grad[:3]
+        )
+        return of_x, of_weight, of_bias, None
 
 
 def orthogonal_init(module: M, *, delta: bool = True) -> M:
