@@ -71,6 +71,7 @@ def lived_through(decisions: int = 90, *, exponent: float | None = 0.5) -> Repla
         frame_stack=STACK,
         capacity=200,
         seed=1,
+        discrete=True,
         priority_exponent=exponent,
     )
     ended = True

@@ -1,6 +1,7 @@
 """Frames count the steps within their episode and carry its number, so a crossed boundary shows in the pixels."""
 
 import json
+import re
 import resource
 import shutil
 
@@ -524,7 +525,7 @@ def test_termination_and_truncation_are_kept_apart():
     state = live(counting_replay([2], ending="terminated"), [2], first_episode=1).state_dict()
     assert state["terminated"].tolist() == [False, True, False, False, False, False]
     assert state["truncated"].tolist() == [False, False, False, False, True, False]
-    assert state["episode"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert state["first"].tolist() == [0, 0, 0, 3, 3, 3]
     assert state["first"].tolist() == [0, 0, 0, 3, 3, 3]
 
 
@@ -559,13 +560,51 @@ def test_the_forecast_is_what_is_allocated(tmp_path, reserve, exponent):
     assert forecast == Replay.forecast(FRAME, 2, 3, 500, reserve) + (sums if exponent else 0)
     frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.bin"))
     assert frames.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
-    assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
+    assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 4
 
 
 def test_the_papers_replay_takes_three_gigabytes():
     """DMControl: 100 000 transitions of 3 × 100 × 100 frames; the released code takes 18 GB."""
     assert Replay.forecast((3, 100, 100), 6, 3, 100_000) <= 3.1e9
     assert Replay.forecast((3, 100, 100), 6, 3, 100_000, reserve=1000) <= 3.1e9
+
+
+def test_a_million_transitions_of_atari_take_little_more_than_their_frames():
+    """7.056 GB of 84 × 84 bytes; of the rest, a byte is for the action, whose one-hot vector of 18 numbers would take 72."""
+    atari = Replay.forecast((1, 84, 84), 18, 4, 1_000_000, priority_exponent=0.5, discrete=True)
+    slots, tree = 1_000_000 + 1000 + 4 + 1, 2 * 8 * 2**20
+    assert atari == slots * (84 * 84 + (8 + 1 + 4 + 1 + 1) + 4) + tree <= 7.1e9
+
+
+@pytest.mark.parametrize("actions", [1, 2, 3, 256, 300])
+def test_discrete_actions_come_back_one_hot(actions):
+    replays = [
+        Replay(frame_shape=FRAME, action_dim=actions, frame_stack=3, capacity=50, seed=0, discrete=discrete)
+        for discrete in (False, True)
+    ]
+    numbers = [0, actions - 1, actions // 2, 0, actions - 1]
+    for replay in replays:
+        replay.begin_episode(stack(0, 0, 3))
+        for step, number in enumerate(numbers, start=1):
+            replay.add(
+                np.eye(actions)[number], 0.0, stack(0, step, 3), terminated=False, truncated=step == len(numbers)
+            )
+    draw = replays[0].spread(5)
+    vectors, from_numbers = (replay.transitions(draw).actions for replay in replays)
+    assert torch.equal(vectors, from_numbers)
+    assert from_numbers.dtype == torch.float32
+    assert from_numbers.argmax(dim=1).tolist() == numbers
+    clips = [replay.clips(draw, length=8) for replay in replays]
+    assert torch.equal(clips[0].actions, clips[1].actions)  # zeros past the end
+
+
+@pytest.mark.parametrize("action", [[0, 0, 0], [1, 1, 0], [0, 0.5, 0], [2, 0, 0], [-1, 1, 0]])
+def test_a_discrete_action_that_is_not_one_hot_is_refused(action):
+    replay = Replay(frame_shape=FRAME, action_dim=3, frame_stack=3, capacity=50, seed=0, discrete=True)
+    replay.begin_episode(stack(0, 0, 3))
+    with pytest.raises(ValueError, match=re.escape("A discrete action must be one-hot; got [")):
+        replay.add(action, 0.0, stack(0, 1, 3), terminated=False, truncated=False)
+    assert len(replay) == 0
 
 
 # ── files and resuming ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -639,7 +678,7 @@ def test_a_state_is_json_and_arrays_that_later_steps_do_not_touch(exponent):
     state = replay.state_dict()
     arrays = {name: value.copy() for name, value in state.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in state.items() if name not in arrays}
-    assert set(arrays) - {"leaf"} == {"frames", "action", "reward", "terminated", "truncated", "episode", "first"}
+    assert set(arrays) - {"leaf"} == {"frames", "action", "reward", "terminated", "truncated", "first"}
     assert ("leaf" in arrays) == ("priority_exponent" in state["layout"]) == (exponent is not None)  # older states load
     assert json.loads(json.dumps(plain)) == plain
     live(replay, [9], first_episode=2)

@@ -36,8 +36,8 @@ from maskrl.experiments.recipe import Recipe
 from runs import tiny_rainbow, tiny_recipe
 
 TINY = (
-    Kind("uniform", (3, 8, 8), 3, 2, None, transitions=8, clips=4, steps=1),
-    Kind("prioritised", (1, 8, 8), 4, 3, 0.5, transitions=8, clips=4, steps=3),
+    Kind("uniform", (3, 8, 8), 3, 2, False, None, transitions=8, clips=4, steps=1),
+    Kind("prioritised", (1, 8, 8), 4, 3, True, 0.5, transitions=8, clips=4, steps=3),
 )
 
 
@@ -64,13 +64,13 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
 @pytest.mark.parametrize("kind", TINY, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 def test_a_filled_replay_is_full_and_every_frame_of_it_is_written(kind: Kind, on_disk: bool, tmp_path: Path):
-    replay = Replay(**kind.size(1000), seed=0, directory=tmp_path / "replay" if on_disk else None)
-    fill(replay, 1000)
-    assert len(replay) == 1000  # 4 episodes of 250, which have 251 frames
+    replay = Replay(**kind.size(4000), seed=0, directory=tmp_path / "replay" if on_disk else None)
+    fill(replay, 4000)
+    assert len(replay) == 4000  # 4 episodes of 1000, which have 1001 frames
     state = replay.state_dict()
-    assert np.unique(state["first"]).tolist() == [0, 251, 502, 753]
-    assert np.flatnonzero(state["truncated"]).tolist() == [249, 500, 751, 1002]
-    batch = replay.transitions(replay.spread(1000))
+    assert np.unique(state["first"]).tolist() == [0, 1001, 2002, 3003]
+    assert np.flatnonzero(state["truncated"]).tolist() == [999, 2000, 3001, 4002]
+    batch = replay.transitions(replay.spread(4000))
     frame = batch.next_obs[:, -kind.frame_shape[0] :]
     assert (frame == frame[0]).all()
     assert len(np.unique(frame[0].numpy())) > 30
@@ -118,11 +118,12 @@ def test_bytes_of_a_transition():
 
 def test_the_replays_that_have_a_limit():
     control, atari = promises()
-    # A frame, what is kept beside it (8 + 8 + 4 · A + 4 + 2), its stamp; 1 % more for the ends of episodes, and a stack.
-    assert control.nbytes == (101_000 + 3 + 1) * (30_000 + 22 + 4 * 6 + 12)
+    # A frame, what is kept beside it (8 + 4 · A + 4 + 2), its stamp; 1 % more for the ends of episodes, and a stack.
+    assert control.nbytes == (101_000 + 3 + 1) * (30_000 + 14 + 4 * 6 + 4)
     assert control.nbytes <= control.limit == 3.1e9
     assert atari.transitions == 1_000_000
-    assert atari.nbytes > (1_010_000 + 4 + 1) * (7056 + 22 + 4 * 18 + 12)  # and a tree of priorities
+    assert atari.nbytes == (1_001_000 + 4 + 1) * (7056 + 14 + 1 + 4) + 2 * 8 * 2**20  # 0.1 % is 1000 ends; and a tree
+    assert atari.nbytes <= atari.limit == 7.1e9
 
 
 def test_typed_replays(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -413,6 +413,7 @@ def random_replay(recipe: Recipe, decisions: int = 24, actions: int = 3) -> Repl
         frame_stack=stack,
         capacity=2 * decisions,
         seed=0,
+        discrete=True,
         priority_exponent=recipe.agent.priority_exponent,
     )
 

@@ -6,6 +6,7 @@ added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's se
 """
 
 import os
+from bisect import bisect_right
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
@@ -60,7 +61,7 @@ class Transitions:
 
 
 class Replay:
-    """The newest transitions, at least `capacity` of them as long as episodes have 100 decisions or more.
+    """The newest transitions: `capacity` of them, unless more episodes end among them than there is room for (`_slots`).
 
     In memory, or with a `directory` in files that outlive the process. `reserve` is the number of frames that may be
     written before they replace one that the last state but one needs (`must_be_saved`): what an exact resume from files costs.
@@ -75,6 +76,7 @@ class Replay:
         frame_stack: int,
         capacity: int,
         seed: int,
+        discrete: bool = False,  # whether actions are one-hot, so that a byte or two will do for each
         directory: Path | None = None,
         pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
         reserve: int = 0,
@@ -99,17 +101,19 @@ class Replay:
                 "their errors (Rainbow: 0.5), or be None for uniform draws."
             )
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
-        self.priority_exponent = priority_exponent
+        self.discrete, self.priority_exponent = discrete, priority_exponent
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
-        self._steps = np.zeros(self._slots, _step(action_dim))
+        self._steps = np.zeros(self._slots, _step(action_dim, discrete))
         self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
-        # What lies in each slot. It says after a crash, or years later, which frames are still what was written.
-        self._stamps = _allocate("stamps.bin", _STAMP, (self._slots,), directory, mend)
+        # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
+        # what was written there last.
+        self._stamps = _allocate("stamps.bin", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
         self._next = 0  # the number of the next frame
+        self._firsts: list[int] = []  # the first frames of all episodes that reach into the window
         self._floor = 0  # frames below it were lost
         self._saved = (0, 0)  # the next frame at the newest state taken, and at the one before
         self._running = False  # whether an episode is open
@@ -123,9 +127,10 @@ class Replay:
         capacity: int,
         reserve: int = 0,
         priority_exponent: float | None = None,
+        discrete: bool = False,
     ) -> int:
         """The bytes that such a replay takes, in memory or on disk, once it is full."""
-        per_slot = prod(frame_shape) + _step(action_dim).itemsize + _STAMP.itemsize
+        per_slot = prod(frame_shape) + _step(action_dim, discrete).itemsize + np.dtype(np.uint32).itemsize
         slots = _slots(frame_stack, capacity, reserve)
         return slots * per_slot + (0 if priority_exponent is None else SumTree.forecast(slots))
 
@@ -142,10 +147,8 @@ class Replay:
     def __len__(self) -> int:
         """The number of transitions that can be drawn."""
         oldest, newest = self._oldest_start(), self._next - 1
-        if newest <= oldest:
-            return 0
-        first, last = self._steps["episode"][[oldest % self._slots, newest % self._slots]]
-        return int(newest - oldest - (last - first))  # every frame begins a transition but the last of each episode
+        # Every frame begins a transition, but the last of each episode: the one before another's first.
+        return max(0, newest - oldest - (len(self._firsts) - bisect_right(self._firsts, oldest)))
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -155,7 +158,8 @@ class Replay:
         newest = self._steps[(self._next - 1) % self._slots]
         if self._running and newest["first"] < self._next - 1:
             self._steps["truncated"][(self._next - 2) % self._slots] = True
-        self._append(frame, episode=newest["episode"] + 1 if self._next else 0, first=self._next)
+        self._firsts = [*self._firsts[max(0, bisect_right(self._firsts, self._next - self._window) - 1) :], self._next]
+        self._append(frame, first=self._next)
         self._running = True
 
     def add(
@@ -179,9 +183,17 @@ class Replay:
                 f"The reward must be a finite number; got {reward}. Look for the cause in the environment."
             )
         step = self._steps[(self._next - 1) % self._slots]
-        step["action"], step["reward"], step["terminated"], step["truncated"] = action, reward, terminated, truncated
-        self._append(frame, episode=step["episode"], first=step["first"])
+        step["action"] = self._number_of(action) if self.discrete else action
+        step["reward"], step["terminated"], step["truncated"] = reward, terminated, truncated
+        self._append(frame, first=int(step["first"]))
         self._running = not (terminated or truncated)
+
+    def _number_of(self, action: NDArray[np.float32]) -> int:
+        if np.count_nonzero(action) != 1 or action.max() != 1:
+            raise ValueError(
+                f"A discrete action must be one-hot; got {action}. Use numpy.eye({self.action_dim})[action]."
+            )
+        return int(action.argmax())
 
     def _newest_frame(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """(C, H, W) → (c, H, W): stacks run from the oldest frame to the newest."""
@@ -196,15 +208,15 @@ class Replay:
             )
         return obs[-channels:]
 
-    def _append(self, frame: NDArray[np.uint8], *, episode: int, first: int) -> None:
+    def _append(self, frame: NDArray[np.uint8], *, first: int) -> None:
         slot = self._next % self._slots
         # Before the frame: a crash in between must not pass for the old frame.
-        self._stamps[slot] = (self._next + 1, crc32(np.ascontiguousarray(frame).data))
+        self._stamps[slot] = _stamp(self._next, frame)
         self._frames[slot] = frame
         if self._mirror is not None:
             self._mirror[slot] = torch.from_numpy(self._frames[slot])
         self._steps[slot] = 0
-        self._steps["episode"][slot], self._steps["first"][slot] = episode, first
+        self._steps["first"][slot] = first
         if self._tree is not None:
             # Unless this frame is an episode's first, it makes a start of the one before, with the leaf 1 as in the
             # released code; at this one nothing starts before its decision is added. And one frame leaves the window.
@@ -299,7 +311,7 @@ class Replay:
         self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)
 
     def _too_short(self, steps: int) -> str:
-        episodes = self._steps["episode"][np.arange(self._oldest_start(), self._next) % self._slots]
+        episodes = self._steps["first"][np.arange(self._oldest_start(), self._next) % self._slots]
         lengths = np.unique(episodes, return_counts=True)[1] - 1
         return (
             f"No stored episode has {steps} transitions in a row to draw: the longest of {len(lengths)} has "
@@ -323,8 +335,8 @@ class Replay:
 
     def _reaches(self, frames: Index, steps: int | Index) -> NDArray[np.bool_]:
         """Whether at least so many transitions follow each frame in its episode."""
-        ahead, episode = frames + steps, self._steps["episode"]
-        same: NDArray[np.bool_] = episode[ahead % self._slots] == episode[frames % self._slots]
+        ahead, first = frames + steps, self._steps["first"]
+        same: NDArray[np.bool_] = first[ahead % self._slots] == first[frames % self._slots]
         return same & (ahead < self._next)
 
     # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -353,7 +365,7 @@ class Replay:
             ends, discounts = ends - stops, np.where(stops, missed, discounts)
         return Transitions(
             obs=self._stacks(starts),
-            actions=torch.from_numpy(self._steps["action"][starts % self._slots]),
+            actions=torch.from_numpy(self._taken(starts)),
             rewards=torch.from_numpy(rewards.astype(np.float32)),
             next_obs=self._stacks(ends),
             discounts=torch.from_numpy(discounts.astype(np.float32)),
@@ -369,9 +381,14 @@ class Replay:
         starts, steps = self._stored(draw), np.arange(length)
         valid = self._reaches(starts[:, None], steps + 1)  # (B, K)
         frames = starts[:, None] + np.minimum(steps, valid.sum(axis=1, keepdims=True) - 1)
-        actions = np.where(valid[..., None], self._steps["action"][frames % self._slots], np.float32(0))
+        actions = np.where(valid[..., None], self._taken(frames), np.float32(0))
         obs = self._stacks(frames)
         return Clip(obs, *(torch.from_numpy(values).to(obs.device) for values in (actions, valid)))
+
+    def _taken(self, frames: Index) -> NDArray[np.float32]:
+        """Those taken at these frames, (…, A)."""
+        actions = self._steps["action"][frames % self._slots]
+        return (actions[..., None] == np.arange(self.action_dim)).astype(np.float32) if self.discrete else actions
 
     def _stored(self, draw: Draw) -> Index:
         stale = (draw.starts < self._oldest_start()) | ~self._reaches(draw.starts, 1)
@@ -441,8 +458,7 @@ class Replay:
         numbers, lost = np.arange(end - used, end), 0
         if "frames" in state:
             self._frames[:used] = state["frames"]
-            self._stamps["number"][numbers % self._slots] = numbers + 1
-            self._stamps["sum"][:used] = self._sums(np.arange(used))
+            self._stamps[numbers % self._slots] = self._expected_stamps(numbers)
         else:
             needed = np.arange(max(floor, end - self._window, 0), end)
             lost = self._lost(needed)
@@ -459,15 +475,14 @@ class Replay:
             leaves[numbers[numbers < floor] % self._slots] = 0  # lost: they would be drawn only to be rejected
             self._tree.load(leaves)
         self._next, self._floor, self._running = end, floor, state["running"]
+        self._firsts = np.unique(self._steps["first"][numbers[-self._window :] % self._slots]).tolist()
         self._generator.bit_generator.state = state["generator"]
         self._saved = (end, end)
         return lost
 
     def _lost(self, numbers: Index) -> int:
         """How many of these frames to give up, the oldest first, so that all that remain are in the files."""
-        slots = numbers % self._slots
-        stamps = self._stamps[slots]
-        lost = np.flatnonzero((stamps["number"] != numbers + 1) | (stamps["sum"] != self._sums(slots)))
+        lost = np.flatnonzero(self._stamps[numbers % self._slots] != self._expected_stamps(numbers))
         if len(lost) and lost[-1] == len(numbers) - 1:
             raise ValueError(
                 f"The files do not hold the {len(numbers)} frames of the state, not even the newest. "
@@ -475,8 +490,10 @@ class Replay:
             )
         return int(lost[-1]) + 1 if len(lost) else 0
 
-    def _sums(self, slots: Index) -> NDArray[np.uint32]:
-        return np.fromiter((crc32(self._frames[slot]) for slot in slots), np.uint32, len(slots))
+    def _expected_stamps(self, numbers: Index) -> NDArray[np.uint32]:
+        """Of frames with these numbers and what lies in their slots."""
+        stamps = (_stamp(number, self._frames[number % self._slots]) for number in numbers.tolist())
+        return np.fromiter(stamps, np.uint32, len(numbers))
 
     def _layout(self) -> dict[str, Any]:
         """What two replays must share to exchange states; JSON gives the same back."""
@@ -487,26 +504,27 @@ class Replay:
             "slots": self._slots,
             "window": self._window,
             "pad": self.pad,
+            "discrete": self.discrete,
             **({} if self.priority_exponent is None else {"priority_exponent": self.priority_exponent}),
         }
 
 
-# Of the frame in a slot: its number plus one, 0 for none, and its check sum.
-_STAMP = np.dtype([("number", np.int64), ("sum", np.uint32)])
+def _stamp(number: int, frame: NDArray[np.uint8]) -> int:
+    """A check sum of a frame and its number, as a slot has seen other frames before."""
+    return crc32(np.ascontiguousarray(frame).data, number)
 
 
 def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
-    """Room for `capacity` transitions, the final frames of episodes of 100, and the stack of the oldest observation."""
-    return capacity + capacity // 100 + frame_stack + 1 + reserve
+    """Room for `capacity` transitions, the final frames of episodes of 100, though of 1000 at most, and the oldest stack."""
+    return capacity + min(capacity // 100, 1000) + frame_stack + 1 + reserve
 
 
-def _step(action_dim: int) -> np.dtype[np.void]:
+def _step(action_dim: int, discrete: bool) -> np.dtype[np.void]:
     """What is kept beside a frame. The last four are about the decision taken at it, so empty in a final frame."""
     return np.dtype(
         [
-            ("episode", np.int64),  # 0, 1, 2, … in the order of their beginning
             ("first", np.int64),  # the number of the episode's first frame
-            ("action", np.float32, (action_dim,)),
+            ("action", np.min_scalar_type(action_dim - 1)) if discrete else ("action", np.float32, (action_dim,)),
             ("reward", np.float32),
             ("terminated", np.bool_),
             ("truncated", np.bool_),

@@ -35,7 +35,7 @@ from maskrl.experiments.run import Clock, Run
 
 # ── The replay ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-EPISODE = 250  # decisions of the episodes that fill a replay
+EPISODE = 1000  # decisions of the episodes that fill a replay
 CLIP = 16  # K
 
 
@@ -46,6 +46,7 @@ class Kind(NamedTuple):
     frame_shape: tuple[int, int, int]
     frame_stack: int
     action_dim: int
+    discrete: bool
     priority_exponent: float | None
     transitions: int  # of a batch
     clips: int
@@ -55,6 +56,7 @@ class Kind(NamedTuple):
         return {
             "frame_shape": self.frame_shape,
             "action_dim": self.action_dim,
+            "discrete": self.discrete,
             "frame_stack": self.frame_stack,
             "capacity": capacity,
             "priority_exponent": self.priority_exponent,
@@ -62,8 +64,8 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("DMControl, uniform", (3, 100, 100), 3, 6, None, transitions=512, clips=128, steps=1),
-    Kind("Atari, prioritised", (1, 84, 84), 4, 18, 0.5, transitions=32, clips=32, steps=10),
+    Kind("DMControl, uniform", (3, 100, 100), 3, 6, False, None, transitions=512, clips=128, steps=1),
+    Kind("Atari, prioritised", (1, 84, 84), 4, 18, True, 0.5, transitions=32, clips=32, steps=10),
 )
 # What the two should take at most, whatever else a transition has beside its frame.
 LIMITS = ((KINDS[0], 100_000, 3_100_000_000), (KINDS[1], 1_000_000, 7_100_000_000))
@@ -153,12 +155,15 @@ def fill(replay: Replay, transitions: int) -> None:
     frames = transitions // length * (length + 1)
     place = np.arange(frames) % (length + 1)
     noise = np.random.default_rng(0)
+    if replay.discrete:
+        actions: Any = noise.integers(0, replay.action_dim, frames)
+    else:
+        actions = noise.uniform(-1, 1, (frames, replay.action_dim)).astype(np.float32)
     state = empty | {
         "next": frames,
         "running": False,
-        "episode": np.arange(frames) // (length + 1),
         "first": np.arange(frames) - place,
-        "action": noise.uniform(-1, 1, (frames, replay.action_dim)).astype(np.float32),
+        "action": actions,
         "reward": noise.random(frames, np.float32),
         "terminated": np.zeros(frames, bool),
         "truncated": place == length - 1,

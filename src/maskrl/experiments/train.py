@@ -293,6 +293,7 @@ class ReplaySize(TypedDict):
     capacity: int
     reserve: int
     priority_exponent: float | None
+    discrete: bool
 
 
 def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
@@ -311,6 +312,7 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
         if recipe.replay.storage == "disk"
         else 0,
         "priority_exponent": recipe.agent.priority_exponent if isinstance(recipe.agent, RainbowConfig) else None,
+        "discrete": spaces.discrete,
     }
 
 
