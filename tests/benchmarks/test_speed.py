@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from builders import tiny_mlr
 from maskrl import cli
-from maskrl.agents.base import Stopwatch
+from maskrl.agents.base import Spaces, Stopwatch
 from maskrl.benchmarks import scaling
 from maskrl.benchmarks.speed import (
     PHASES,
@@ -246,6 +247,7 @@ def test_typed_an_update_prints_a_table_or_an_object(capsys: pytest.CaptureFixtu
         (["update", "toy/raech"], "did you mean toy/reach"),
         (["update", "toy/reach", "agent.hiden=3"], "did you mean hidden"),
         (["scale", "toy/reach", "objective=none"], "no objective"),
+        (["pieces", "toy/reach", "--sizes", "0,4"], "the least is 1"),
         (["scale", "toy/reach", "--figure", "growth.svg"], ".png"),
         (["scale", "toy/reach", "--figure", "nowhere/growth.png"], "there is no folder"),
     ],
@@ -306,3 +308,34 @@ def test_typed_growth(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     value = json.loads(out)
     assert [growth["varied"] for growth in value["growth"]] == list(scaling.GRID)
     assert figure.exists()
+
+
+@pytest.mark.parametrize("recipe", [tiny_recipe(), tiny_rainbow()], ids=["SAC", "Rainbow"])
+def test_pieces_are_timed_in_turn_and_compared_with_the_largest(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
+    built: list[int | None] = []
+
+    class Clock(scaling._Timer):  # instead of seconds, which are noise: half of the size of the pieces
+        def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
+            super().__init__(recipe, spaces)
+            built.append(recipe.agent.micro_batch)
+            self.seconds = [built[-1] / 2]
+
+        def go_on(self) -> None:
+            self._agent.update(self._replay)
+
+    monkeypatch.setattr(scaling, "_Timer", Clock)
+    done = scaling.bench_pieces(replace(recipe, threads=1), [4, 2], rounds=2, tell=silent)
+    assert built == [2, 4, 2, 4]
+    assert [(each.micro_batch, each.seconds.median, each.speed.median) for each in done] == [
+        (2, 1.0, 2.0),
+        (4, 2.0, 1.0),
+    ]
+
+
+def test_typed_pieces(capsys: pytest.CaptureFixture[str]):
+    words = ("bench", "pieces", "toy/reach", "--sizes", "16,32", "--rounds", "1")
+    code, out, _ = typed(capsys, *words)
+    assert code == 0
+    assert re.search(r"by that of 32, in the same round\.\nThe fastest here: agent\.micro_batch=(16|32)\.", out)
+    code, out, _ = typed(capsys, *words, "--json")
+    assert [row["micro_batch"] for row in json.loads(out)["pieces"]] == [16, 32]

@@ -1,4 +1,4 @@
-"""How the cost of an update grows with its sizes: `maskrl bench scale`."""
+"""How the time of an update depends on its sizes, and on those of the pieces it is done in: `maskrl bench scale`, `pieces`."""
 
 import os
 import statistics
@@ -11,7 +11,7 @@ import numpy as np
 
 from maskrl.agents.base import Spaces
 from maskrl.agents.rainbow import RainbowConfig
-from maskrl.benchmarks.speed import Tell, noise_replay, seconds_each
+from maskrl.benchmarks.speed import Measured, Tell, noise_replay, seconds_each
 from maskrl.envs.base import require_extra
 from maskrl.experiments.cost import spaces_of, turn_of, update_cost
 from maskrl.experiments.pictures import BLUE, GREY
@@ -127,6 +127,28 @@ class _Timer:
 
     def go_on(self) -> None:
         self.seconds.append(seconds_each(lambda: self._agent.update(self._replay), self._turn, self._device))
+
+
+class Pieces(NamedTuple):
+    """The same update in pieces of one size."""
+
+    micro_batch: int  # observations, or clips in Rainbow's updates
+    seconds: Measured  # of an update
+    speed: Measured  # that of the largest pieces is 1: ratios within a round
+
+
+def bench_pieces(recipe: Recipe, sizes: Sequence[int], *, rounds: int = 5, tell: Tell = print) -> list[Pieces]:
+    """Time the recipe's update in pieces of these sizes in turn, round by round. One agent at a time: they may be large."""
+    configure_process(recipe)
+    spaces, seconds = spaces_of(recipe), {size: list[float]() for size in sorted(sizes)}
+    for number in range(1, rounds + 1):
+        for size, measured in seconds.items():
+            timer = _Timer(with_overrides(recipe, [f"agent.micro_batch={size}"]), spaces)
+            timer.go_on()
+            measured += timer.seconds
+        tell(f"Round {number} of {rounds}: {', '.join(f'{size} {each[-1]:.3g} s' for size, each in seconds.items())}.")
+    largest = seconds[max(seconds)]
+    return [Pieces(size, Measured.of(each), Measured.ratio(largest, each)) for size, each in seconds.items()]
 
 
 def draw(growths: Sequence[Growth], title: str, file: Path) -> None:

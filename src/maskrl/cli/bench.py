@@ -310,6 +310,39 @@ def scale(
         print(figure)
 
 
+@app.command()
+def pieces(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: Overrides = None,
+    sizes: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Observations in a piece; clips with Rainbow.")
+    ] = "16,32,64,128",
+    profile: ProfileOption = "auto",
+    method: MethodOption = "mlr",
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time an update in pieces of several sizes, to choose agent.micro_batch for this machine."""
+    from maskrl.benchmarks.scaling import bench_pieces
+
+    wanted = _numbers("--sizes", sizes, least=1)
+    chosen = _recipe(recipe, overrides, profile, method)
+    with _friendly():
+        done = bench_pieces(chosen, wanted, rounds=rounds, tell=_tell)
+    if as_json:
+        rows = [{**each._asdict(), "seconds": each.seconds._asdict(), "speed": each.speed._asdict()} for each in done]
+        _print_json(_named(chosen) | {"pieces": rows})
+        return
+    print(_title(chosen))
+    _print_table(
+        ["agent.micro_batch", "an update", "speed"],
+        [[str(each.micro_batch), _spread(each.seconds, "s"), _spread(each.speed, "times")] for each in done],
+    )
+    best = min(done, key=lambda each: each.seconds.median)
+    print(f"\nMedians (least – most). Speeds are by that of {done[-1].micro_batch}, in the same round.")
+    print(f"The fastest here: agent.micro_batch={best.micro_batch}.")
+
+
 def _require_figure(figure: Path) -> None:
     from maskrl.envs.base import require_extra
 
