@@ -21,6 +21,7 @@ from maskrl.benchmarks.report.tables import (
     spread,
     words,
 )
+from maskrl.experiments.run import write_whole
 
 SCORES = Table(
     "scores",
@@ -178,12 +179,12 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     (tmp_path / "a.new").mkdir()
     with pytest.raises(OSError, match=r"a\.new"):
-        tables.write_whole(tmp_path / "a", "new")
+        write_whole(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
 
 
 def test_what_is_no_text_is_written_as_its_number(tmp_path: Path) -> None:
-    tables.write_whole(tmp_path / "a", "run\udcff ü")
+    write_whole(tmp_path / "a", "run\udcff ü")
     assert (tmp_path / "a").read_text(encoding="utf-8") == "run\\udcff ü"
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
@@ -194,5 +195,5 @@ def test_nothing_is_left_aside_whatever_goes_wrong(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("os.replace", stopped)
     with pytest.raises(KeyboardInterrupt):
-        tables.write_whole(tmp_path / "a", "new")
+        write_whole(tmp_path / "a", "new")
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,6 @@ The same scores give the same bytes: nothing of a figure tells the time or the m
 import io
 import itertools
 import math
-import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from maskrl.benchmarks import statistics
 from maskrl.benchmarks.scores import Protocol, RunScores, Scores, ScoresError, protocol_difference, protocol_of, scale
 from maskrl.benchmarks.statistics import Estimate
 from maskrl.envs.base import require_extra
+from maskrl.experiments.run import write_whole
 from maskrl.recipes.published import (
     MAIN_TABLES,
     PublishedScore,
@@ -101,9 +101,7 @@ class Figures:
                 figure.set_dpi(300)
                 FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})  # type: ignore[no-untyped-call]
         self.out.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f"{path.name}.{os.getpid()}.new")
-        aside.write_bytes(file.getvalue())
-        aside.replace(path)
+        write_whole(path, file.getvalue())
         self.files.append(path)
 
 

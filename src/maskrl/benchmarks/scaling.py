@@ -1,9 +1,9 @@
 """How the time of an update depends on its sizes, and on those of the pieces it is done in: `maskrl bench scale`, `pieces`."""
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from maskrl.envs.base import require_extra
 from maskrl.experiments.cost import spaces_of, turn_of, update_cost
 from maskrl.experiments.pictures import BLUE, GREY
 from maskrl.experiments.recipe import Recipe, with_overrides
+from maskrl.experiments.run import write_whole
 from maskrl.experiments.train import configure_process, device_of
 
 # Each is varied alone, around the base; sides of frames are multiples of the mask's patch.
@@ -180,6 +181,6 @@ def draw(growths: Sequence[Growth], title: str, file: Path) -> None:
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8, loc="upper left")
     panels[0].set_ylabel("of an update, by the smallest")
-    aside = file.with_name(f".{file.name}.new")
-    FigureCanvasAgg(figure).print_png(str(aside))  # type: ignore[no-untyped-call]
-    os.replace(aside, file)
+    drawn = BytesIO()
+    FigureCanvasAgg(figure).print_png(drawn)  # type: ignore[no-untyped-call]
+    write_whole(file, drawn.getvalue())

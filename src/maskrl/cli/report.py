@@ -45,6 +45,7 @@ def report(
     from maskrl.benchmarks.report import tables as writing
     from maskrl.benchmarks.report.page import render
     from maskrl.benchmarks.scores import ScoresError
+    from maskrl.experiments.run import write_whole
 
     missing = [str(path) for path in runs or () if not path.exists()]
     if missing:
@@ -58,7 +59,7 @@ def report(
         if not os.access(out.parent, os.W_OK):  # said before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs or (), against=against, at=at, mixed=mixed)
-        writing.write_whole(out, render(page))
+        write_whole(out, render(page))
         written = writing.write(page.tables, tables) if tables is not None else []
     _tell(page)
     _print(f"\nThe page: {out} ({out.stat().st_size / 1e6:.1f} MB). Open it in a browser.")

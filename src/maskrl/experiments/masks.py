@@ -6,7 +6,6 @@ augmentation, each setting several times. A mask is kept as one bit per cube.
 
 import base64
 import io
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from maskrl.envs import Atari
 from maskrl.envs.base import episode_seed, require_extra
 from maskrl.experiments.evaluate import Env
 from maskrl.experiments.recipe import Recipe
-from maskrl.experiments.run import Run, RunError
+from maskrl.experiments.run import Run, RunError, write_whole
 from maskrl.experiments.train import EVALUATION_SEED, build_agent, replay_size
 from maskrl.nn.augment import Augment
 from maskrl.nn.masking import CubeMasker
@@ -355,9 +354,4 @@ def write_page(data: Mapping[str, Any], path: Path) -> None:
     template = (resources.files("maskrl.experiments") / "page" / "masks.html").read_text(encoding="utf-8")
     text = Environment(autoescape=True).from_string(template).render(data=data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_whole(path, text)

@@ -353,10 +353,13 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """All of it or nothing."""
+    """All of it or nothing. What is no text, in the name of a folder, is written as its number."""
     aside = path.with_name(path.name + ".new")
-    with aside.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

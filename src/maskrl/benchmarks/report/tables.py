@@ -7,11 +7,12 @@ sorts by the first of them. Every text may come from a stranger's folder, so eve
 import csv
 import io
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from maskrl.experiments.run import write_whole
 
 # What a cell means, for its colour and sign on the page.
 Mark = Literal["", "above", "below", "consistent", "unsure", "apart", "good", "bad", "warn", "quiet"]
@@ -226,16 +227,6 @@ def write(tables: Iterable[Table], folder: Path) -> list[Path]:
             write_whole(path, form(table))
             written.append(path)
     return written
-
-
-def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing. What is no text, in the name of a folder, is written as its number."""
-    aside = path.with_name(path.name + ".new")
-    try:
-        aside.write_bytes(text.encode("utf-8", "backslashreplace"))
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def key_of(*names: str) -> str:
