@@ -157,18 +157,21 @@ def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int]) -> Tenso
     """
     images = images.contiguous()
     moved, (height, width) = torch.empty_like(images), images.shape[2:]
-    for old, new, rows, columns in zip(images.numpy(), moved.numpy(), down, right, strict=True):
-        run = rows * width + columns
-        kept = old.size - abs(run)
-        new.reshape(-1)[max(-run, 0) :][:kept] = old.reshape(-1)[max(run, 0) :][:kept]
+    runs = zip(images.flatten(1).numpy(), moved.flatten(1).numpy(), strict=True)
+    for (old, new), lines, maps, rows, columns in zip(
+        runs, moved.flatten(1, 2).numpy(), moved.numpy(), down, right, strict=True
+    ):
+        start = rows * width + columns
+        before, after = max(-start, 0), max(start, 0)
+        new[before : len(new) - after] = old[after : len(old) - before]
         # What came from the row before or after, or from another channel, lies in the border alone.
-        lines = new.reshape(-1, width)
-        for column in range(width - columns, width) if columns > 0 else range(-columns):
-            lines[:, column] = lines[:, width - columns - 1 if columns > 0 else -columns]
+        edge = width - columns - 1 if columns > 0 else -columns
+        for column in range(edge + 1, width) if columns > 0 else range(edge):
+            lines[:, column] = lines[:, edge]
         if rows > 0:
-            new[:, height - rows :] = new[:, height - rows - 1, None]
+            maps[:, height - rows :] = maps[:, height - rows - 1, None]
         elif rows < 0:
-            new[:, :-rows] = new[:, -rows, None]
+            maps[:, :-rows] = maps[:, -rows, None]
     return moved
 
 
