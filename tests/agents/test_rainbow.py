@@ -666,6 +666,15 @@ def test_a_state_does_not_hold_what_is_only_borrowed():
 # ── Refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("layer", [0, 2])
+def test_a_weight_of_the_encoder_that_is_not_a_number_stops_the_next_update(layer: int):
+    agent = tiny_rainbow(tiny_mlr())
+    with torch.no_grad():
+        agent.encoder.convolutions[layer].weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="The Q loss is nan"):
+        agent.update(lived_through())
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [

@@ -526,7 +526,6 @@ def test_termination_and_truncation_are_kept_apart():
     assert state["terminated"].tolist() == [False, True, False, False, False, False]
     assert state["truncated"].tolist() == [False, False, False, False, True, False]
     assert state["first"].tolist() == [0, 0, 0, 3, 3, 3]
-    assert state["first"].tolist() == [0, 0, 0, 3, 3, 3]
 
 
 def test_a_slot_that_is_used_again_keeps_nothing_of_its_past():
@@ -549,6 +548,11 @@ def test_the_capacity_holds_for_episodes_of_a_hundred_decisions_wherever_the_rin
         assert len(replay) >= capacity
 
 
+def test_what_is_kept_of_episodes_does_not_grow():
+    replay = counting_replay([1] * 100, capacity=20)
+    assert len(replay._firsts) <= 24  # as many as there are slots
+
+
 @exponents
 @pytest.mark.parametrize("reserve", [0, 7])
 def test_the_forecast_is_what_is_allocated(tmp_path, reserve, exponent):
@@ -558,7 +562,7 @@ def test_the_forecast_is_what_is_allocated(tmp_path, reserve, exponent):
         assert empty_replay(**options, directory=directory).nbytes == forecast
     sums = 2 * 8 * (512 if reserve == 0 else 1024)  # 509 or 516 slots, rounded up to a power of two
     assert forecast == Replay.forecast(FRAME, 2, 3, 500, reserve) + (sums if exponent else 0)
-    frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.bin"))
+    frames, stamps = (tmp_path / name for name in ("frames.u8", "stamps.u32"))
     assert frames.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 12
     assert stamps.stat().st_size == (500 + 5 + 3 + 1 + reserve) * 4
 

@@ -263,6 +263,15 @@ def test_state_round_trips_and_the_next_update_is_bit_equal():
         assert moved(weights(first), weights(second)) == set()
 
 
+@pytest.mark.parametrize("layer", [0, 2, 4, 6])
+def test_a_weight_of_the_encoder_that_is_not_a_number_stops_the_next_update(layer: int):
+    agent = tiny_sac(mlr=True)
+    with torch.no_grad():
+        agent.encoder.convolutions[layer].weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="The critic loss is nan"):
+        agent.update(lived_through())
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_weights_change():
     agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
     before = weights(agent)

@@ -80,6 +80,14 @@ def test_a_filled_replay_is_full_and_every_frame_of_it_is_written(kind: Kind, on
         assert weights.min() < weights.max() == 1
 
 
+def test_the_last_episode_may_be_shorter():
+    replay = Replay(**TINY[1].size(2500), seed=0)
+    fill(replay, 2500)
+    assert len(replay) == 2500
+    assert np.unique(replay.state_dict()["first"]).tolist() == [0, 1001, 2002]
+    assert np.flatnonzero(replay.state_dict()["truncated"]).tolist() == [999, 2000, 2501]
+
+
 def test_a_replay_shorter_than_an_episode_is_one_episode():
     replay = Replay(**TINY[0].size(40), seed=0)
     fill(replay, 40)

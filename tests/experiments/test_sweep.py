@@ -151,7 +151,7 @@ def test_to_look_at_a_lock_disturbs_nobody(tmp_path: Path):
 
 def test_a_run_that_was_killed_before_it_had_a_recipe_is_a_new_one(tmp_path: Path):
     (tmp_path / "versions.json").write_text("{}")
-    (tmp_path / "recipe.json.new").write_text("{")
+    (tmp_path / "recipe.json.17.new").write_text("{")
     assert Run.create(tmp_path, tiny_recipe()).status == "new"
 
 

@@ -303,13 +303,26 @@ def test_a_checkpoint_of_the_future_is_refused(stopped: Run, monkeypatch: pytest
         train(stopped.recipe, stopped, Silent())
 
 
+def test_a_run_of_another_format_is_told_so_whatever_its_replay_looks_like(
+    stopped: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """That of format 3 had the stamps of its frames in another file."""
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT", 3)
+        stopped.save({"whatever": "was"})
+    (stopped.path / "replay" / "stamps.u32").unlink()
+    (stopped.path / "replay" / "stamps.bin").write_bytes(bytes(3000))
+    with pytest.raises(RunError, match="has format 3; this version of maskrl reads format 4"):
+        train(stopped.recipe, stopped, Silent())
+
+
 def test_a_replay_cut_short_where_nothing_was_leads_to_the_same_end(stopped: Run, whole: Run):
-    for name in ("frames.u8", "stamps.bin"):
+    for name in ("frames.u8", "stamps.u32"):
         truncate(stopped.path / "replay" / name)
     assert_same_run(end_of(stopped.recipe, stopped.path, at_least=100), whole)
 
 
-@pytest.mark.parametrize("name", ["frames.u8", "stamps.bin"])
+@pytest.mark.parametrize("name", ["frames.u8", "stamps.u32"])
 def test_a_replay_that_has_lost_its_newest_frames_is_refused(stopped: Run, name: str):
     os.truncate(stopped.path / "replay" / name, 100)
     with pytest.raises(RunError, match=r"cannot be continued.*files do not hold the .* frames of the state"):

@@ -97,6 +97,13 @@ def test_pixels_are_bytes_times_their_gain_to_the_last_bit_and_channels_last(dty
     assert view.pixels().flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
 
 
+def test_a_view_of_nothing_and_one_whose_gain_learns():
+    assert View(torch.zeros(0, 9, 4, 4, dtype=torch.uint8), torch.zeros(0)).pixels().shape == (0, 9, 4, 4)
+    gain = torch.ones(2, requires_grad=True)
+    View(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8), gain).pixels().sum().backward()
+    assert gain.grad.tolist() == [48, 48]
+
+
 def test_every_observation_of_a_clip_moves_on_its_own_and_its_channels_together():
     obs = coordinates(1, 100)[None].expand(8, 16, 2, 100, 100)
     view = AugmentConfig(crop=84).build()(torch.cat([obs, obs], dim=2))

@@ -7,6 +7,7 @@ from torch import nn
 from builders import parameters_of
 from maskrl import ControlEncoder, NatureEncoder
 from maskrl.nn.encoders import flat
+from maskrl.nn.layers import Convolutions
 
 
 def test_the_control_encoder_has_the_papers_4_036_182_parameters():
@@ -106,6 +107,43 @@ def test_a_relu_within_its_convolution_changes_no_bit(encoder: ControlEncoder | 
     apart = [plain, *torch.autograd.grad((plain**2).sum(), [pixels, *layers.parameters()])]
     for ours, theirs in zip(fused, apart, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_second_derivative_is_that_of_the_layers():
+    layers = ControlEncoder((3, 20, 20), filters=4, convolution_init="orthogonal").convolutions
+    pixels = torch.rand(3, 3, 20, 20, requires_grad=True)
+
+    def of_gradients(function: nn.Module) -> list[torch.Tensor]:
+        (slope,) = torch.autograd.grad(function(pixels).square().sum(), pixels, create_graph=True)
+        return list(torch.autograd.grad(slope.square().sum(), [layers[0].weight, layers[2].weight]))
+
+    for ours, theirs in zip(of_gradients(layers), of_gradients(nn.Sequential(*layers)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("layer", [0, 2, 4, 6])
+def test_a_weight_that_is_not_a_number_shows_in_the_latents(layer: int):
+    encoder = ControlEncoder((3, 20, 20), filters=4)
+    with torch.no_grad():
+        encoder.convolutions[layer].weight[0, 0, 1, 1] = torch.nan
+    assert encoder(torch.rand(3, 3, 20, 20)).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()],
+        [nn.Conv2d(3, 4, 3, dilation=2), nn.ReLU()],
+        [nn.Conv2d(3, 6, 3, groups=3), nn.ReLU()],
+        [nn.Conv2d(3, 4, 3)],
+        [nn.Conv2d(3, 4, 3), nn.Tanh()],
+        [nn.Conv2d(3, 4, 3, bias=False), nn.ReLU()],
+    ],
+    ids=["padding", "dilation", "groups", "no ReLU", "another activation", "no bias"],
+)
+def test_other_layers_are_what_they_are(layers: list[nn.Module]):
+    pixels = torch.rand(3, 3, 9, 9)
+    assert torch.equal(Convolutions(*layers)(pixels), nn.Sequential(*layers)(pixels))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -108,12 +108,12 @@ class Replay:
         self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
         # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
         # what was written there last.
-        self._stamps = _allocate("stamps.bin", np.uint32, (self._slots,), directory, mend)
+        self._stamps = _allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
         self._next = 0  # the number of the next frame
-        self._firsts: list[int] = []  # the first frames of all episodes that reach into the window
+        self._firsts: list[int] = []  # the first frames of episodes that begin in the window
         self._floor = 0  # frames below it were lost
         self._saved = (0, 0)  # the next frame at the newest state taken, and at the one before
         self._running = False  # whether an episode is open
@@ -158,7 +158,7 @@ class Replay:
         newest = self._steps[(self._next - 1) % self._slots]
         if self._running and newest["first"] < self._next - 1:
             self._steps["truncated"][(self._next - 2) % self._slots] = True
-        self._firsts = [*self._firsts[max(0, bisect_right(self._firsts, self._next - self._window) - 1) :], self._next]
+        self._firsts = [*self._firsts[bisect_right(self._firsts, self._next - self._window) :], self._next]
         self._append(frame, first=self._next)
         self._running = True
 

@@ -30,7 +30,7 @@ from maskrl.nn.augment import View
 from maskrl.nn.momentum import Momentum
 
 PHASES = ("draw", "views", "pixels", "critic", "objective", "actor", "momentum", "optimizer")
-PIECES = (16, 32, 64)  # observations: sizes among which the machine's best convolution is looked for
+PIECES = (16, 32, 64, 128)  # observations: sizes among which the machine's best convolution is looked for
 ROWS = 512  # of the matrix products
 MOMENT = 0.05  # seconds at least that a layer is tried for
 

@@ -151,9 +151,11 @@ def fill(replay: Replay, transitions: int) -> None:
     By a state that is loaded, which takes a fraction of the time of as many calls of `add`.
     """
     empty = replay.state_dict()
-    length = min(EPISODE, transitions)
-    frames = transitions // length * (length + 1)
-    place = np.arange(frames) % (length + 1)
+    decision = np.arange(transitions)
+    ends = (decision % EPISODE == EPISODE - 1) | (decision == transitions - 1)  # the last episode may be shorter
+    lengths = np.diff(np.flatnonzero(ends), prepend=-1) + 1  # in frames
+    frames, first = int(lengths.sum()), np.repeat(np.cumsum(lengths) - lengths, lengths)
+    left = np.repeat(lengths, lengths) - 1 - (np.arange(frames) - first)  # decisions until the end of the episode
     noise = np.random.default_rng(0)
     if replay.discrete:
         actions: Any = noise.integers(0, replay.action_dim, frames)
@@ -162,15 +164,15 @@ def fill(replay: Replay, transitions: int) -> None:
     state = empty | {
         "next": frames,
         "running": False,
-        "first": np.arange(frames) - place,
+        "first": first,
         "action": actions,
         "reward": noise.random(frames, np.float32),
         "terminated": np.zeros(frames, bool),
-        "truncated": place == length - 1,
+        "truncated": left == 1,
         "frames": np.broadcast_to(noise.integers(0, 256, replay.frame_shape, np.uint8), (frames, *replay.frame_shape)),
     }
     if replay.is_prioritised:
-        state["leaf"] = np.where(place < length, noise.random(frames), 0.0)
+        state["leaf"] = np.where(left > 0, noise.random(frames), 0.0)
     replay.load_state_dict(state)
 
 
@@ -383,7 +385,7 @@ NETWORKS = (
     "actor",
     "momentum",
     "optimizer",
-)  # pixels: what goes into their first layers
+)  # pixels: what goes into the first layers
 RENDERER = ("drawing",)
 
 

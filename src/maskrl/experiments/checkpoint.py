@@ -21,9 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-FORMAT = (
-    4  # 1: one file of torch's own; 2: maps of the encoder flattened in another order; 3: larger steps in the replay
-)
+# 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more beside each frame of the replay.
+FORMAT = 4
 KEPT = 2  # the newest, and the one before
 
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.safetensors")

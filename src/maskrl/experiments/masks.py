@@ -110,7 +110,7 @@ def _agent_of(run: Run, env: Env, state: Mapping[str, Any]) -> Agent:
 def _open_replay(run: Run, env: Env, state: Mapping[str, Any]) -> Replay:
     recipe, folder = run.recipe, run.path / "replay"
     stored = recipe.replay.storage == "disk"
-    if stored and not all((folder / name).exists() for name in ("frames.u8", "stamps.bin")):
+    if stored and not all((folder / name).exists() for name in ("frames.u8", "stamps.u32")):
         raise RunError(f"{folder} is gone. Film the agent or random actions instead.")
     replay = Replay(
         **replay_size(recipe, Spaces.of(env)),

@@ -12,6 +12,7 @@ lock               held by the process that trains the run
 import json
 import os
 import platform
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "
 Status = Literal["new", "running", "done", "failed"]
 
 BEGINNING = ("versions.json", "recipe.json")  # a run that was killed between the two is a new one
+_ASIDE = re.compile(r"(\.\d+)?\.new$")  # of a file that is being written: see `write_whole`
 
 
 class RunError(Exception):
@@ -75,7 +77,7 @@ class Run:
                 )
             run.require_same_encoder()
             return run
-        if path.exists() and any(file.name.removesuffix(".new") not in BEGINNING for file in path.iterdir()):
+        if path.exists() and any(_ASIDE.sub("", file.name) not in BEGINNING for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
         begun = {**versions(recipe), **begun_from(recipe)}
         try:
@@ -354,12 +356,12 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """All of it or nothing. What is no text, in the name of a folder, is written as its number."""
-    aside = path.with_name(path.name + ".new")
+    aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # others may write the same at the same time
     try:
         with aside.open("wb") as file:
             file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

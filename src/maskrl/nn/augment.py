@@ -49,7 +49,7 @@ class RandomShift(nn.Module):
         places = 2 * self.pad + 1
         down = torch.randint(places, (n,), device=images.device)
         right = torch.randint(places, (n,), device=images.device)
-        if images.device.type == "cpu" and self.pad < min(height, width):
+        if images.device.type == "cpu" and images.dtype == torch.uint8 and self.pad < min(height, width):
             return _shifted(images, (down - self.pad).tolist(), (right - self.pad).tolist())
         return _windows(_repeat_border(images, self.pad), down, right, height, width)
 
@@ -79,21 +79,24 @@ class View:
     def pixels(self) -> Tensor:
         """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, as the encoders want them."""
         images, scale = self.obs.flatten(0, -4), self.gain.flatten() / 255
-        if images.device.type == "cpu":
-            # Every pixel's channels times the matrix scale · 1: a product that brings them together and scales them at once, some
-            # images at a time to stay in the cache. Sums with zeros are exact, and it takes two thirds of the time of a copy.
-            n, channels, height, width = images.shape
-            rows, scales = (
-                images.reshape(n, channels, -1),
-                scale[:, None, None] * torch.eye(channels, dtype=scale.dtype),
-            )
-            pixels = scale.new_empty(n, height * width, channels)
-            for some in (slice(start, start + 8) for start in range(0, n, 8)):
-                torch.bmm(rows[some].to(scale.dtype).transpose(1, 2), scales[some], out=pixels[some])
-            pixels = pixels.view(n, height, width, channels).permute(0, 3, 1, 2)
+        if images.device.type == "cpu" and not scale.requires_grad:
+            pixels = _channels_last(images, scale)
         else:
-            pixels = images.to(scale.dtype, memory_format=torch.channels_last).mul_(scale[:, None, None, None])
+            pixels = images.to(scale.dtype, memory_format=torch.channels_last) * scale[:, None, None, None]
         return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis alone, so the layout stays
+
+
+def _channels_last(images: Tensor, scale: Tensor) -> Tensor:
+    """Images times their scales by a product with the matrix scale · 1, which also brings every pixel's channels together.
+
+    Sums with zeros are exact, and on a CPU products are faster than copies that turn axes. Some images at a time stay in the cache.
+    """
+    n, channels, height, width = images.shape
+    pixels = scale.new_empty(n, height * width, channels)
+    scales = scale[:, None, None] * torch.eye(channels, dtype=scale.dtype)
+    for some in (slice(start, start + 8) for start in range(0, n, 8)):
+        torch.bmm(images[some].flatten(2).to(scale.dtype).transpose(1, 2), scales[some], out=pixels[some])
+    return pixels.view(n, height, width, channels).permute(0, 3, 1, 2)
 
 
 class Augment(nn.Module):
@@ -153,7 +156,7 @@ def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int)
 def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int]) -> Tensor:
     """Windows of the padded images, which never come to be: an image moves as one run of bytes, then its border is mended.
 
-    Half the time of padding and cutting out; as numpy arrays, whose slices cost less than a tensor's.
+    As numpy arrays, whose slices cost less than a tensor's.
     """
     images = images.contiguous()
     moved, (height, width) = torch.empty_like(images), images.shape[2:]

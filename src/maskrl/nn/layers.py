@@ -1,13 +1,13 @@
 """Small building blocks and the two initialisations of the paper's networks."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -23,25 +23,41 @@ def mlp(*widths: int) -> nn.Sequential:
 class Convolutions(nn.Sequential):
     """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
 
-    A CPU in float32 does the two as one: a map is not read and written once more for its ReLU. The same values come out, bit
-    for bit.
+    A CPU in float32 does the two as one, so that a map is not read and written once more for its ReLU. The same values come out,
+    bit for bit. What it cannot do so, it does layer by layer, as nn.Sequential does.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        fuse = _can_fuse(input)
-        for layer in self:
-            if not fuse:
-                input = layer(input)
-            elif isinstance(layer, nn.Conv2d):
-                input = _ConvolutionAndReLU.apply(input, layer.weight, layer.bias, layer.stride)  # type: ignore[no-untyped-call]
+        layers = list(self)
+        if not (_suits(input) and _are_pairs(layers) and self._is_finite()):
+            maps: Tensor = nn.Sequential.forward(self, input)  # type: ignore[no-untyped-call]
+            return maps
+        for layer in layers[::2]:
+            input = _ConvolutionAndReLU.apply(input, layer.weight, layer.bias, layer.stride)  # type: ignore[no-untyped-call]
         return input
 
+    def _is_finite(self) -> bool:
+        """The fused ReLU makes 0 of NaN, where torch's keeps it for the losses to be seen: a broken weight must not hide."""
+        total: Any = sum(parameter.detach().sum() for parameter in self.parameters())
+        return bool(total.isfinite())
 
-def _can_fuse(x: Tensor) -> bool:
+
+def _suits(x: Tensor) -> bool:
     mkldnn: Any = torch.backends.mkldnn
-    autocast, compiling = torch.is_autocast_enabled("cpu"), torch.compiler.is_compiling()  # which fuses by itself
-    float_on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
-    return bool(float_on_cpu and mkldnn.is_available() and mkldnn.enabled) and not (autocast or compiling)
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not (mkldnn.is_available() and mkldnn.enabled):
+        return False
+    # Autocast would not see a fused layer, a compiler fuses by itself, and of one image torch may take another kernel.
+    return not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling() and len(x) > 1
+
+
+def _are_pairs(layers: Sequence[nn.Module]) -> bool:
+    return len(layers) % 2 == 0 and all(
+        isinstance(convolution, nn.Conv2d)
+        and isinstance(relu, nn.ReLU)
+        and convolution.weight.dtype == torch.float32
+        and (convolution.padding, convolution.dilation, convolution.groups) == ((0, 0), (1, 1), 1)
+        for convolution, relu in zip(layers[::2], layers[1::2], strict=True)
+    )
 
 
 class _ConvolutionAndReLU(torch.autograd.Function):
@@ -55,8 +71,7 @@ class _ConvolutionAndReLU(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight, y = ctx.saved_tensors
         gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
         of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(

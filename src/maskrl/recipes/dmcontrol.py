@@ -48,12 +48,8 @@ LITE: tuple[str, ...] = (
     "agent.batch_size=64",
     "agent.updates_per_decision=2",
     "objective.every=2",
-    # Fewer updates than the paper's smallest runs: the slow copies must follow sooner to let values grow in time.
-    "agent.target_every=1",
-    "agent.q_momentum=0.98",
     "agent.auxiliary.clips=8",
     "agent.auxiliary.warmup_updates=1000",
-    "agent.micro_batch=64",
 )
 
 # The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed, because to ask the suite is to load
