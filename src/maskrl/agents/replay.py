@@ -386,7 +386,7 @@ class Replay:
         return Clip(obs, *(torch.from_numpy(values).to(obs.device) for values in (actions, valid)))
 
     def _taken(self, frames: Index) -> NDArray[np.float32]:
-        """Those taken at these frames, (…, A)."""
+        """The actions taken at these frames, (…, A)."""
         actions = self._steps["action"][frames % self._slots]
         return (actions[..., None] == np.arange(self.action_dim)).astype(np.float32) if self.discrete else actions
 

@@ -378,14 +378,8 @@ PARTS = (
     *("physics", "drawing", "environment", "replay", "views", "pixels", "critic", "objective", "actor", "momentum"),
     *("optimizer", "checkpoint", "other"),
 )
-NETWORKS = (
-    "pixels",
-    "critic",
-    "objective",
-    "actor",
-    "momentum",
-    "optimizer",
-)  # pixels: what goes into the first layers
+# Pixels are what goes into the first layers.
+NETWORKS = ("pixels", "critic", "objective", "actor", "momentum", "optimizer")
 RENDERER = ("drawing",)
 
 

@@ -30,7 +30,7 @@ class Convolutions(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         layers = list(self)
         if not (_suits(input) and _are_pairs(layers) and self._is_finite()):
-            maps: Tensor = nn.Sequential.forward(self, input)  # type: ignore[no-untyped-call]
+            maps: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return maps
         for layer in layers[::2]:
             input = _ConvolutionAndReLU.apply(input, layer.weight, layer.bias, layer.stride)  # type: ignore[no-untyped-call]
