@@ -29,6 +29,7 @@ from maskrl.benchmarks.speed import (
     noise_replay,
     resident,
     seconds_each,
+    updates_in_a_round,
     watched,
 )
 from maskrl.experiments.cost import spaces_of, update_cost
@@ -112,6 +113,14 @@ def test_seconds_of_each_call():
     assert seconds >= 0.02
 
 
+@pytest.mark.parametrize(
+    ("flops", "turn", "times"),
+    [(3.6e12, 1, 1), (3.6e12, 2, 2), (12.7e9, 1, 4), (3.9e9, 2, 10), (1e6, 1, 5), (25e9, 1, 2)],
+)
+def test_small_updates_are_measured_some_turns_at_a_time(flops: float, turn: int, times: int):
+    assert updates_in_a_round(flops, turn) == times
+
+
 # ── Timing from outside ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -190,6 +199,22 @@ def test_one_round_of_an_update_adds_up(recipe: Recipe):
     assert json.loads(json.dumps(bench.as_dict()))["utilisation"]["median"] == bench.utilisation.median
 
 
+def test_the_kernels_of_an_update_are_named_when_asked_for():
+    """A mean over whole turns: with `every=2` a decoder's products are in half of the updates."""
+    recipe = tiny_recipe(threads=1)
+    assert recipe.agent.kind == "sac"
+    assert recipe.objective is not None
+    recipe = replace(recipe, objective=replace(recipe.objective, every=2))
+    bench = bench_update(recipe, rounds=1, plain=False, kernels=True, tell=silent)
+    assert bench.kernels is not None
+    assert [kernel.seconds for kernel in bench.kernels] == sorted((k.seconds for k in bench.kernels), reverse=True)
+    calls = {kernel.name: kernel.calls for kernel in bench.kernels}
+    # Adam's steps: the critic's in each update, the actor's in half (`actor_every=2`), the objective's in half.
+    assert calls["aten::_fused_adam_"] == 2
+    assert "kernels" in bench.as_dict()
+    assert json.loads(json.dumps(bench.as_dict()))["kernels"][0]["name"] == bench.kernels[0].name
+
+
 def test_a_variant_without_a_plain_version_says_so():
     bench = bench_update(tiny_recipe(objective=tiny_mlr(decoder_width=6), threads=1), rounds=1, tell=silent)
     assert (bench.plain, bench.speed_up) == (None, None)
@@ -239,6 +264,19 @@ def test_typed_an_update_prints_a_table_or_an_object(capsys: pytest.CaptureFixtu
     ):
         assert word in out
     assert "speed-up" not in out
+    assert "kernel" not in out
+
+
+def test_typed_kernels_follow_the_phases(capsys: pytest.CaptureFixture[str]):
+    words = ["bench", "update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain", "--kernels"]
+    code, out, _ = typed(capsys, *words)
+    assert code == 0
+    table = out[out.index("kernel") :].split("\n\n")[0].splitlines()
+    assert table[0].split() == ["kernel", "ms", "an", "update", "share", "calls"]
+    assert table[-1].lstrip().startswith("others (")
+    shares = [float(line.split("%")[0].split()[-1]) for line in table[1:]]
+    assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares) + 0.01)
+    assert all(share >= 0.95 for share in shares[:-1])
 
 
 @pytest.mark.parametrize(

@@ -328,10 +328,12 @@ class Replay:
 
     def _oldest_start(self) -> int:
         """The oldest frame whose stack is stored, back to its episode's first frame; so is that of every later frame."""
-        stored = max(self._floor, self._next - self._window)
-        frames = np.arange(stored, min(stored + self.frame_stack, self._next))
-        reach_back = np.maximum(frames - self.frame_stack + 1, self._steps["first"][frames % self._slots])
-        return stored + int((reach_back < stored).sum())
+        oldest = frame = max(self._floor, self._next - self._window)
+        while (
+            frame < self._next and max(frame - self.frame_stack + 1, self._steps["first"][frame % self._slots]) < oldest
+        ):
+            frame += 1
+        return frame
 
     def _reaches(self, frames: Index, steps: int | Index) -> NDArray[np.bool_]:
         """Whether at least so many transitions follow each frame in its episode."""
@@ -363,11 +365,12 @@ class Replay:
             stops = stops | self._steps["truncated"][last]
             missed = np.where(ends - starts == 1, 0, discount**n_step)
             ends, discounts = ends - stops, np.where(stops, missed, discounts)
+        obs, next_obs = self._stacks(np.stack([starts, ends]))
         return Transitions(
-            obs=self._stacks(starts),
+            obs=obs,
             actions=torch.from_numpy(self._taken(starts)),
             rewards=torch.from_numpy(rewards.astype(np.float32)),
-            next_obs=self._stacks(ends),
+            next_obs=next_obs,
             discounts=torch.from_numpy(discounts.astype(np.float32)),
         )
 

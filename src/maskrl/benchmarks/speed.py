@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from maskrl.agents.base import Agent, Spaces, Stopwatch
 from maskrl.agents.replay import Replay
@@ -33,6 +34,7 @@ PHASES = ("draw", "views", "pixels", "critic", "objective", "actor", "momentum",
 PIECES = (16, 32, 64, 128)  # observations: sizes among which the machine's best convolution is looked for
 ROWS = 512  # of the matrix products
 MOMENT = 0.05  # seconds at least that a layer is tried for
+ROUND = 50e9  # FLOP of our updates in a round; a single small one tells little
 
 Tell = Callable[[str], None]  # takes a sentence for whoever waits
 
@@ -54,9 +56,17 @@ class Measured(NamedTuple):
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
 
+class Kernel(NamedTuple):
+    """An operation of torch's, without those that it calls itself."""
+
+    name: str
+    calls: float  # of one update
+    seconds: float  # of one update
+
+
 @dataclass(frozen=True)
 class UpdateBench:
-    """Seconds and FLOP are of one update: means over a turn, after which all parts have been done (`turn_of`)."""
+    """Seconds and FLOP are of one update: means over whole turns, after which all parts have been done (`turn_of`)."""
 
     recipe: Recipe
     spaces: Spaces
@@ -75,6 +85,7 @@ class UpdateBench:
     plain: Measured | None  # seconds
     speed_up: Measured | None  # plain / ours
     note: str | None  # why there is no plain version
+    kernels: tuple[Kernel, ...] | None = None  # all, the longest first; None: not asked for
 
     def as_dict(self) -> dict[str, Any]:
         def numbers(value: Measured | None) -> dict[str, float] | None:
@@ -101,14 +112,18 @@ class UpdateBench:
             "plain_seconds_per_update": numbers(self.plain),
             "speed_up": numbers(self.speed_up),
             "note": self.note,
+            "kernels": None if self.kernels is None else [kernel._asdict() for kernel in self.kernels],
         }
 
 
-def bench_update(recipe: Recipe, *, rounds: int = 5, plain: bool = True, tell: Tell = print) -> UpdateBench:
+def bench_update(
+    recipe: Recipe, *, rounds: int = 5, plain: bool = True, kernels: bool = False, tell: Tell = print
+) -> UpdateBench:
     """Measure updates of a recipe's agent on a replay of noise."""
     configure_process(recipe)
     spaces, device, turn = spaces_of(recipe), device_of(recipe), turn_of(recipe)
     cost, replay = update_cost(recipe, spaces), noise_replay(recipe, spaces)
+    times = updates_in_a_round(cost.flops, turn)
     tell(
         f"{cost.flops / 1e9:,.1f} GFLOP an update. The first {2 * turn} updates, which also tell how much memory they take."
     )
@@ -125,14 +140,14 @@ def bench_update(recipe: Recipe, *, rounds: int = 5, plain: bool = True, tell: T
     with ExitStack() as stack:
         if note is None:
             tell("The first updates of the plain version.")
-            twin = stack.enter_context(_plain_process(recipe, spaces))
+            twin = stack.enter_context(_plain_process(recipe, spaces, times))
         for number in range(1, rounds + 1):
             before = [tried.rate(device) for tried in best]
             with watched(agent, replay) as watch:
-                ours.append(seconds_each(lambda: _update(agent, replay, recipe), turn, device))
+                ours.append(seconds_each(lambda: _update(agent, replay, recipe), times, device))
             after = [tried.rate(device) for tried in best]
             limits.append(ceiling(cost, dict(zip(best, map(max, before, after), strict=True))))
-            parts.append({phase: watch.seconds.get(phase, 0.0) / turn for phase in PHASES})
+            parts.append({phase: watch.seconds.get(phase, 0.0) / times for phase in PHASES})
             parts[-1]["other"] = ours[-1] - sum(parts[-1].values())
             if note is None:
                 theirs.append(twin())
@@ -157,7 +172,30 @@ def bench_update(recipe: Recipe, *, rounds: int = 5, plain: bool = True, tell: T
         plain=Measured.of(theirs) if theirs else None,
         speed_up=Measured.ratio(theirs, ours) if theirs else None,
         note=note,
+        kernels=_kernels(lambda: _update(agent, replay, recipe), times, device) if kernels else None,
     )
+
+
+def updates_in_a_round(flops: float, turn: int) -> int:
+    """So many turns as have the work of a round, but at most five."""
+    return turn * min(5, max(1, round(ROUND / (turn * flops))))
+
+
+def _kernels(call: Callable[[], Any], times: int, device: torch.device) -> tuple[Kernel, ...]:
+    """What torch's own profiler saw in so many calls. It takes time itself, of small operations most."""
+    cuda = device.type == "cuda"
+    kinds = [ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+    with profile(activities=kinds) as seen:
+        seconds_each(call, times, device)
+    parts = [
+        Kernel(
+            part.key,
+            part.count / times,
+            (part.self_device_time_total if cuda else part.self_cpu_time_total) / times / 1e6,
+        )
+        for part in seen.key_averages()
+    ]
+    return tuple(sorted(parts, key=lambda kernel: kernel.seconds, reverse=True))
 
 
 def _update(agent: Agent, replay: Replay, recipe: Recipe) -> None:
@@ -166,14 +204,16 @@ def _update(agent: Agent, replay: Replay, recipe: Recipe) -> None:
 
 
 @contextmanager
-def _plain_process(recipe: Recipe, spaces: Spaces) -> Iterator[Callable[[], float]]:
-    """What asks for the seconds of a plain update, the mean over a turn, which has been done once.
+def _plain_process(recipe: Recipe, spaces: Spaces, times: int) -> Iterator[Callable[[], float]]:
+    """What asks for the seconds of a plain update, the mean of so many, which have been done once.
 
     It lives in a process of its own: how memory is kept (`configure_process`) is a matter of a whole process, and it is ours.
     """
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
-    process = context.Process(target=_live_plainly, args=(theirs, recipe, spaces, torch.get_num_threads()), daemon=True)
+    process = context.Process(
+        target=_live_plainly, args=(theirs, recipe, spaces, times, torch.get_num_threads()), daemon=True
+    )
     process.start()
     theirs.close()
 
@@ -195,18 +235,18 @@ def _plain_process(recipe: Recipe, spaces: Spaces) -> Iterator[Callable[[], floa
         process.join()
 
 
-def _live_plainly(pipe: Connection, recipe: Recipe, spaces: Spaces, threads: int) -> None:
-    """In the other process: one turn of plain updates for each question, until the pipe is closed."""
+def _live_plainly(pipe: Connection, recipe: Recipe, spaces: Spaces, times: int, threads: int) -> None:
+    """In the other process: so many plain updates for each question, until the pipe is closed."""
     torch.set_num_threads(threads)
     torch.manual_seed(recipe.seed)
-    device, turn = torch.device("cpu"), turn_of(recipe)
+    device = torch.device("cpu")
     agent, replay = recipe.agent.build(spaces, recipe.objective, device), noise_replay(recipe, spaces)
     update = plain_update(copied(agent), replay)
     assert update is not None  # the other process has seen to it
     with suppress(EOFError, OSError):
         while True:
             pipe.recv()
-            pipe.send(seconds_each(update, turn, device))
+            pipe.send(seconds_each(update, times, device))
 
 
 def seconds_each(call: Callable[[], Any], times: int, device: torch.device) -> float:

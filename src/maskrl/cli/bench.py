@@ -22,7 +22,7 @@ from maskrl.cli.words import (
 )
 
 if TYPE_CHECKING:
-    from maskrl.benchmarks.speed import Measured, UpdateBench
+    from maskrl.benchmarks.speed import Kernel, Measured, UpdateBench
     from maskrl.benchmarks.throughput import RunBench
     from maskrl.experiments.recipe import Recipe
 
@@ -51,6 +51,9 @@ def update(
     plain: Annotated[
         bool, typer.Option(" /--no-plain", help="Leave out the same update written plainly, which is slower.")
     ] = True,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Name the operations that take the most time, by torch's profiler.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time an update and its phases, beside the machine's limit for such layers and the same update written plainly."""
@@ -58,7 +61,7 @@ def update(
 
     chosen = _recipe(recipe, overrides, profile, method)
     with _friendly():
-        bench = bench_update(chosen, rounds=rounds, plain=plain, tell=_tell)
+        bench = bench_update(chosen, rounds=rounds, plain=plain, kernels=kernels, tell=_tell)
     if as_json:
         _print_json(bench.as_dict())
         return
@@ -92,7 +95,25 @@ def _print_update(bench: "UpdateBench") -> None:
     ]
     print()
     _print_table(["phase", "ms an update", "share", "GFLOP", "GFLOP/s"], rows)
+    if bench.kernels is not None:
+        print()
+        _print_kernels(bench.kernels)
     print("\nMedians (least – most). Ratios are of the same round.")
+
+
+def _print_kernels(kernels: "Sequence[Kernel]") -> None:
+    """The longest, one by one down to 1 % of the time, then the rest together."""
+    whole = sum(kernel.seconds for kernel in kernels)
+    long = [kernel for kernel in kernels if kernel.seconds >= whole / 100]
+    rest = kernels[len(long) :]
+    rows = [
+        [name, f"{1000 * seconds:.4g}", f"{seconds / whole:.1%}", f"{calls:,.4g}"]
+        for name, calls, seconds in (
+            *long,
+            (f"others ({len(rest)})", sum(kernel.calls for kernel in rest), sum(kernel.seconds for kernel in rest)),
+        )
+    ]
+    _print_table(["kernel", "ms an update", "share", "calls"], rows)
 
 
 def _sizes(bench: "UpdateBench") -> str:
@@ -398,7 +419,7 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     """Words to the left, numbers to the right; as wide as it needs to be, for a file or a pipe as well."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    left = [all(cell[:1].isalpha() or cell in ("", "–") for cell in column) for column in columns]
+    left = [all(cell[:1].isalpha() or cell[:1] == "_" or cell in ("", "–") for cell in column) for column in columns]
     for row in (headings, *rows):
         cells = [
             f"{cell:<{width}}" if is_left else f"{cell:>{width}}"

@@ -156,25 +156,24 @@ def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int)
 def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int]) -> Tensor:
     """Windows of the padded images, which never come to be: an image moves as one run of bytes, then its border is mended.
 
-    As numpy arrays, whose slices cost less than a tensor's.
+    On flat memory and numpy arrays, whose slices cost less than a tensor's.
     """
     images = images.contiguous()
-    moved, (height, width) = torch.empty_like(images), images.shape[2:]
-    runs = zip(images.flatten(1).numpy(), moved.flatten(1).numpy(), strict=True)
-    for (old, new), lines, maps, rows, columns in zip(
-        runs, moved.flatten(1, 2).numpy(), moved.numpy(), down, right, strict=True
-    ):
-        start = rows * width + columns
+    moved, (_, channels, height, width) = torch.empty_like(images), images.shape
+    size, maps, flat = channels * height * width, moved.numpy(), moved.view(-1).numpy()
+    old, new = images.view(-1).numpy().data, flat.data
+    for image, (rows, columns) in enumerate(zip(down, right, strict=True)):
+        first, end, start = image * size, (image + 1) * size, rows * width + columns
         before, after = max(-start, 0), max(start, 0)
-        new[before : len(new) - after] = old[after : len(old) - before]
+        new[first + before : end - after] = old[first + after : end - before]
         # What came from the row before or after, or from another channel, lies in the border alone.
         edge = width - columns - 1 if columns > 0 else -columns
         for column in range(edge + 1, width) if columns > 0 else range(edge):
-            lines[:, column] = lines[:, edge]
+            flat[first + column : end : width] = flat[first + edge : end : width]
         if rows > 0:
-            maps[:, height - rows :] = maps[:, height - rows - 1, None]
+            maps[image, :, height - rows :] = maps[image, :, height - rows - 1, None]
         elif rows < 0:
-            maps[:, :-rows] = maps[:, -rows, None]
+            maps[image, :, :-rows] = maps[image, :, -rows, None]
     return moved
 
 
