@@ -107,7 +107,7 @@ def _print_kernels(kernels: "Sequence[Kernel]") -> None:
     long = [kernel for kernel in kernels if kernel.seconds >= whole / 100]
     rest = kernels[len(long) :]
     rows = [
-        [name, f"{1000 * seconds:.4g}", f"{seconds / whole:.1%}", f"{calls:,.4g}"]
+        [name, f"{1000 * seconds:.4g}", f"{seconds / whole:.1%}", f"{calls:,.0f}" if calls >= 100 else f"{calls:.3g}"]
         for name, calls, seconds in (
             *long,
             (f"others ({len(rest)})", sum(kernel.calls for kernel in rest), sum(kernel.seconds for kernel in rest)),
