@@ -187,6 +187,7 @@ def test_one_round_of_an_update_adds_up(recipe: Recipe):
     bench = bench_update(recipe, rounds=1, tell=told.append)
     assert set(bench.phases) == {*PHASES, "other"}
     assert sum(bench.phases.values()) == pytest.approx(bench.seconds.median)
+    assert min(bench.phases.values()) >= 0  # "other" is a difference
     assert bench.rate.median == pytest.approx(bench.cost.flops / bench.seconds.median)
     assert bench.utilisation.median == pytest.approx(bench.rate.median / bench.ceiling.median)
     assert bench.plain is not None
@@ -211,7 +212,6 @@ def test_the_kernels_of_an_update_are_named_when_asked_for():
     calls = {kernel.name: kernel.calls for kernel in bench.kernels}
     # Adam's steps: the critic's in each update, the actor's in half (`actor_every=2`), the objective's in half.
     assert calls["aten::_fused_adam_"] == 2
-    assert "kernels" in bench.as_dict()
     assert json.loads(json.dumps(bench.as_dict()))["kernels"][0]["name"] == bench.kernels[0].name
 
 
