@@ -44,7 +44,7 @@ LITE: tuple[str, ...] = (
     "agent.encoder.convolution_init=orthogonal",
     "agent.hidden=256",
     "agent.warmup_decisions=500",
-    # Two updates of 64 cost the same, and do as well within this budget on cartpole-swingup, worse on reacher-easy (docs/training.md).
+    # Two updates of 64 cost the same; they do as well here on cartpole-swingup, and worse on reacher-easy (docs/training.md).
     "agent.batch_size=128",
     "agent.actor_every=1",
     "agent.auxiliary.clips=8",
