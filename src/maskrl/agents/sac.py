@@ -29,7 +29,7 @@ from maskrl.objectives.base import AuxiliaryConfig, AuxiliaryStep, Host, Objecti
 from maskrl.objectives.mlr import MLRConfig
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
-# `maskrl bench pieces`: 2 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
+# `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
 CPU_PIECE = 128
 
 
