@@ -226,6 +226,19 @@ def test_micro_batches_take_the_same_step():
         torch.testing.assert_close(outcomes[1][name], value, atol=1e-5, rtol=1e-4)
 
 
+def test_batches_that_are_shifted_where_they_lie_take_the_same_steps_and_leave_the_replay_alone():
+    outcomes, augment = [], AugmentConfig(crop=None, shift=2)
+    for inplace in (False, True):
+        agent, replay = tiny_sac(augment=augment), lived_through()
+        agent.augment = agent.augment if inplace else augment.build()
+        torch.manual_seed(1)
+        outcomes.append([agent.update(replay)["critic/loss"] for _ in range(3)])
+        stored = replay.transitions(replay.spread(50)).obs
+        assert torch.equal(stored, lived_through().transitions(replay.spread(50)).obs)
+    assert agent.augment.geometry[0].inplace  # type: ignore[index]
+    assert outcomes[0] == outcomes[1]
+
+
 def test_the_baseline_draws_no_clips_and_has_no_objective():
     agent, replay = tiny_sac(), lived_through()
     replay.clips = None  # type: ignore[assignment, method-assign]  # would fail if called

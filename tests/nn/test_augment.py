@@ -38,14 +38,17 @@ def test_random_shifts_reach_all_9_by_9_places_and_repeat_the_border():
     pad=st.integers(1, 10),
     n=st.integers(1, 6),
     seed=st.integers(0, 50),
+    inplace=st.booleans(),
 )
 def test_a_shift_is_a_window_of_the_image_with_its_border_repeated(
-    height: int, width: int, pad: int, n: int, seed: int
+    height: int, width: int, pad: int, n: int, seed: int, inplace: bool
 ):
     torch.manual_seed(seed)
     images = torch.randint(256, (n, 3, height, width), dtype=torch.uint8)
+    given = images.clone()
     torch.manual_seed(seed)
-    shifted = RandomShift(pad)(images)
+    shifted = RandomShift(pad, inplace=inplace)(given)
+    assert inplace or torch.equal(given, images)
     torch.manual_seed(seed)
     down, right = (torch.randint(-pad, pad + 1, (n,)) for _ in range(2))
     for image, moved, dy, dx in zip(images, shifted, down, right, strict=True):
@@ -81,6 +84,21 @@ def test_intensity_is_a_gain_between_0_9_and_1_1_around_1():
     assert (gain.min().item(), gain.max().item()) == (pytest.approx(0.9), pytest.approx(1.1))
     assert gain.mean().item() == pytest.approx(1, abs=0.002)
     assert gain.unique().numel() > 10_000  # one for every observation
+
+
+def test_no_intensity_is_a_gain_of_1_and_draws_nothing():
+    before = torch.get_rng_state()
+    gain = Intensity(0)(torch.Size([2, 3]), dtype=torch.float64, device=torch.device("cpu"))
+    assert gain.tolist() == [[1] * 3] * 2
+    assert gain.dtype == torch.float64
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_images_are_shifted_where_they_lie_if_that_is_allowed():
+    images = torch.zeros(2, 3, 1, 8, 8, dtype=torch.uint8)
+    elsewhere, there = (AugmentConfig(crop=None, shift=2).build(inplace=inplace)(images) for inplace in (False, True))
+    assert elsewhere.obs.data_ptr() != images.data_ptr()
+    assert there.obs.data_ptr() == images.data_ptr()
 
 
 def test_a_view_becomes_float_only_when_asked():

@@ -46,6 +46,13 @@ def test_lists_and_arrays_are_refused_by_name():
         Clip(OBS, [[0.0]])
 
 
+def test_a_clip_goes_elsewhere_only_if_it_is_not_there():
+    clip = Clip(OBS, ACTIONS)
+    assert clip.to("cpu") is clip
+    with pytest.raises(RuntimeError, match="meta tensors"):  # of which no value can be checked
+        clip.to("meta")
+
+
 def test_over_time_applies_a_module_to_every_step():
     x = torch.arange(2 * 3 * 4.0).reshape(2, 3, 4)
     assert torch.equal(over_time(lambda rows: rows[:, :2] + 1, x), x[..., :2] + 1)

@@ -90,7 +90,7 @@ class SAC:
         self.config, self.device = config, device
         self.encoder, self.actor, self.critic, self.auxiliary = encoder, actor, critic, auxiliary
         self.auxiliary_every = auxiliary_every
-        self.augment: Augment = config.augment.build()
+        self.augment: Augment = config.augment.build(inplace=True)  # of batches that serve one update only
         self.centre = nn.Identity() if config.augment.crop is None else CenterCrop(config.augment.crop)
         self.target_encoder = Momentum(encoder, config.encoder_momentum)
         self.target_critic = Momentum(critic, config.q_momentum)

@@ -38,20 +38,22 @@ class CenterCrop(nn.Module):
 
 
 class RandomShift(nn.Module):
-    """Shift every image by up to `pad` pixels each way, repeating its border; the size stays."""
+    """Shift every image by up to `pad` pixels each way, repeating its border; the size stays.
 
-    def __init__(self, pad: int = 4) -> None:
+    `inplace`: the images may be overwritten, which spares a CPU's cache a copy of them.
+    """
+
+    def __init__(self, pad: int = 4, *, inplace: bool = False) -> None:
         super().__init__()
-        self.pad = _positive("pad", pad)
+        self.pad, self.inplace = _positive("pad", pad), inplace
 
     def forward(self, images: Tensor) -> Tensor:
         n, _, height, width = images.shape
-        places = 2 * self.pad + 1
-        down = torch.randint(places, (n,), device=images.device)
-        right = torch.randint(places, (n,), device=images.device)
+        shifts = torch.randint(-self.pad, self.pad + 1, (2, n), device=images.device)  # down, right
         if images.device.type == "cpu" and images.dtype == torch.uint8 and self.pad < min(height, width):
-            return _shifted(images, (down - self.pad).tolist(), (right - self.pad).tolist())
-        return _windows(_repeat_border(images, self.pad), down, right, height, width)
+            images = images.contiguous()
+            return _shifted(images, *shifts.tolist(), out=images if self.inplace else torch.empty_like(images))
+        return _windows(_repeat_border(images, self.pad), *(shifts + self.pad), height, width)
 
 
 class Intensity(nn.Module):
@@ -66,7 +68,9 @@ class Intensity(nn.Module):
         self.scale = scale
 
     def forward(self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return 1 + self.scale * torch.randn(shape, dtype=dtype, device=device).clamp(-2, 2)
+        if self.scale == 0:
+            return torch.ones(shape, dtype=dtype, device=device)
+        return 1 + self.scale * torch.randn(shape, dtype=dtype, device=device).clamp_(-2, 2)
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,8 @@ class Augment(nn.Module):
 
     def move(self, obs: Tensor) -> Tensor:
         """The geometry alone."""
-        moved: Tensor = self.geometry(obs.flatten(0, -4)).unflatten(0, obs.shape[:-3])
-        return moved
+        moved: Tensor = self.geometry(obs.flatten(0, -4))
+        return moved.view(*obs.shape[:-3], *moved.shape[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +131,10 @@ class AugmentConfig(Config):
         super().__post_init__()
         self.build()  # refuses impossible values now
 
-    def build(self) -> Augment:
+    def build(self, *, inplace: bool = False) -> Augment:
+        """`inplace`: what is augmented may be overwritten."""
         crop = [] if self.crop is None else [RandomCrop(self.crop)]
-        shift = [] if self.shift is None else [RandomShift(self.shift)]
+        shift = [] if self.shift is None else [RandomShift(self.shift, inplace=inplace)]
         return Augment(nn.Sequential(*crop, *shift), Intensity(self.intensity))
 
 
@@ -153,28 +158,37 @@ def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int)
     return windows[torch.arange(n, device=images.device), :, top, left]
 
 
-def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int]) -> Tensor:
+def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: Tensor) -> Tensor:
     """Windows of the padded images, which never come to be: an image moves as one run of bytes, then its border is mended.
 
-    On flat memory and numpy arrays, whose slices cost less than a tensor's.
+    On flat memory and numpy arrays, whose slices cost less than a tensor's. `out` may be the images: the runs are copied by
+    memmove, and the border is made of what has moved.
     """
-    images = images.contiguous()
-    moved, (_, channels, height, width) = torch.empty_like(images), images.shape
-    size, maps, flat = channels * height * width, moved.numpy(), moved.view(-1).numpy()
+    _, channels, height, width = images.shape
+    maps, flat = out.numpy(), out.view(-1).numpy()
     old, new = images.view(-1).numpy().data, flat.data
-    for image, (rows, columns) in enumerate(zip(down, right, strict=True)):
-        first, end, start = image * size, (image + 1) * size, rows * width + columns
-        before, after = max(-start, 0), max(start, 0)
-        new[first + before : end - after] = old[first + after : end - before]
+    first, size = 0, channels * height * width
+    for image, rows, columns in zip(maps, down, right, strict=True):
+        end, start = first + size, rows * width + columns
+        if start > 0:
+            new[first : end - start] = old[first + start : end]
+        else:
+            new[first - start : end] = old[first : end + start]
         # What came from the row before or after, or from another channel, lies in the border alone.
-        edge = width - columns - 1 if columns > 0 else -columns
-        for column in range(edge + 1, width) if columns > 0 else range(edge):
-            flat[first + column : end : width] = flat[first + edge : end : width]
+        if columns > 0:
+            edge = flat[first + width - columns - 1 : end : width]
+            for column in range(first + width - columns, first + width):
+                flat[column:end:width] = edge
+        elif columns < 0:
+            edge = flat[first - columns : end : width]
+            for column in range(first, first - columns):
+                flat[column:end:width] = edge
         if rows > 0:
-            maps[image, :, height - rows :] = maps[image, :, height - rows - 1, None]
+            image[:, height - rows :] = image[:, height - rows - 1, None]
         elif rows < 0:
-            maps[image, :, :-rows] = maps[image, :, -rows, None]
-    return moved
+            image[:, :-rows] = image[:, -rows, None]
+        first = end
+    return out
 
 
 def _repeat_border(images: Tensor, pad: int) -> Tensor:

@@ -77,6 +77,9 @@ class Clip:
         return self.obs.shape[1]
 
     def to(self, device: torch.device | str) -> "Clip":
+        """A copy there, or as with a tensor this one, if it is there already."""
+        if self.obs.device == torch.device(device):
+            return self
         return replace(self, obs=self.obs.to(device), actions=self.actions.to(device), valid=self.valid.to(device))
 
 

@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import torch
@@ -69,15 +70,12 @@ class CubeMasker:
         if x.ndim != 5:
             raise ValueError(f"A masker takes clips of shape (B, K, C, H, W); got {tuple(x.shape)}.")
         clips, steps, _, height, width = x.shape
-        blocks, rows, columns = self.grid(steps, height, width)
+        grid = blocks, rows, columns = self.grid(steps, height, width)
         draws = clips if self.per_clip else 1
         shape = (draws, blocks, rows * columns) if self.balanced else (draws, blocks * rows * columns)
         order = torch.rand(shape, device=x.device).argsort(dim=-1).argsort(dim=-1)  # a random rank for every cube
-        keep = (order >= self._hidden_cubes(shape[-1])).view(draws, blocks, rows, columns)
-        step, row, column = (
-            _cell_of(side, cells, x.device) for side, cells in ((steps, blocks), (height, rows), (width, columns))
-        )
-        return keep[:, step][:, :, row][:, :, :, column].unsqueeze(2)
+        keep = (order >= self._hidden_cubes(shape[-1])).flatten(1)
+        return keep[:, _cube_of((steps, height, width), grid, x.device)].unsqueeze(2)
 
     def hide(self, x: Tensor, keep: Tensor) -> Tensor:
         """`x` with `fill` wherever `keep` is False. Any dtype: pixels, or feature maps when fill is 0."""
@@ -134,6 +132,10 @@ class CubeMasker:
         return hidden
 
 
-def _cell_of(length: int, cells: int, device: torch.device) -> Tensor:
-    """For every position along a side, the cell it lies in (nearest neighbour, as the released code enlarges its grid)."""
-    return torch.arange(length, device=device) * cells // length
+@lru_cache(maxsize=16)
+def _cube_of(sides: tuple[int, int, int], grid: tuple[int, int, int], device: torch.device) -> Tensor:
+    """For every place (K, H, W), the cube it lies in (nearest neighbour, as the released code enlarges its grid)."""
+    step, row, column = (
+        torch.arange(side, device=device) * cells // side for side, cells in zip(sides, grid, strict=True)
+    )
+    return (step[:, None, None] * grid[1] + row[:, None]) * grid[2] + column
