@@ -49,11 +49,13 @@ class RandomShift(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         n, _, height, width = images.shape
-        shifts = torch.randint(-self.pad, self.pad + 1, (2, n), device=images.device)  # down, right
+        shifts = torch.randint(-self.pad, self.pad + 1, (2, n), device=images.device)
         if images.device.type == "cpu" and images.dtype == torch.uint8 and self.pad < min(height, width):
             images = images.contiguous()
-            return _shifted(images, *shifts.tolist(), out=images if self.inplace else torch.empty_like(images))
-        return _windows(_repeat_border(images, self.pad), *(shifts + self.pad), height, width)
+            down, right = shifts.tolist()  # at once: where the cache is cold, every call into torch counts
+            return _shifted(images, down, right, out=images if self.inplace else torch.empty_like(images))
+        top, left = shifts + self.pad
+        return _windows(_repeat_border(images, self.pad), top, left, height, width)
 
 
 class Intensity(nn.Module):
