@@ -72,7 +72,5 @@ def test_a_rainbow_that_is_told_the_opposite_of_its_rewards_does_not_pass(
         return straight(self, -rewards, discounts, next_outputs)
 
     monkeypatch.setattr(Categorical, "target", flipped)
-    score, _ = outcome(
-        tmp_path, "baseline", "toy/catch", ["budget.frames=3000"]
-    )  # when the straight one has long passed
-    assert score < ToyArcade.random_return  # it learns, to miss
+    score, _ = outcome(tmp_path, "baseline", "toy/catch", ["budget.frames=3000"])
+    assert score < CAUGHT  # where the straight one has long passed; of seeds 1 to 4 none came above -3.6
