@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from maskrl import AugmentConfig, Clip, ControlEncoder, Host, MaskConfig, MLRConfig
 from maskrl.agents.base import Metrics
 from maskrl.envs.gl import choose_gl
-from maskrl.experiments.evaluate import EpisodeReturns
-from maskrl.experiments.recipe import Recipe
-from maskrl.experiments.run import Clock
 from maskrl.nn.layers import NoisyLinear
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.directory import Clock
+from maskrl.runs.evaluate import EpisodeReturns
 
 FRAME, CROP, STEPS, ACTIONS, LATENT = 28, 24, 8, 2, 10
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from maskrl.experiments.run import is_locked
+from maskrl.runs.directory import is_locked
 
 # 120 decisions, the first 60 of them random, of networks that are hardly there. Not all of it is for both toys.
 TINY = [

@@ -16,9 +16,9 @@ import pytest
 
 import maskrl
 from maskrl import cli, recipes
-from maskrl.experiments import train as training
-from maskrl.experiments.forecast import forecast
-from maskrl.experiments.recipe import ReplayConfig
+from maskrl.cost.forecast import forecast
+from maskrl.recipes.schema import ReplayConfig
+from maskrl.runs import loop as training
 
 SMALL = [
     "budget.frames=80",
@@ -385,7 +385,7 @@ def test_the_forecast_counts_what_training_allocates(name: str, tmp_path: Path):
     recipe = replace(recipes.find(name), replay=ReplayConfig(capacity=500))
     needs = forecast(recipe, tmp_path)
     env = recipe.env.make(seed=1, training=True)
-    run = maskrl.experiments.run.Run.create(tmp_path / "run", recipe)
+    run = maskrl.runs.directory.Run.create(tmp_path / "run", recipe)
     assert needs.replay == training.build_replay(recipe, env, run).nbytes
 
 
@@ -431,7 +431,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(tmp_
 
 
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("maskrl.experiments.train.train", lambda *_: {}["bug"])
+    monkeypatch.setattr("maskrl.runs.loop.train", lambda *_: {}["bug"])
     with pytest.raises(KeyError, match="bug"):
         cli.main(["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run")])
 

@@ -12,16 +12,16 @@ from dataclasses import replace
 import pytest
 
 from maskrl import cli
-from maskrl.experiments.recipe import Budget, Evaluation
-from maskrl.experiments.run import Run
 from maskrl.recipes import find
 from maskrl.recipes.published import representation_cosines
-from runs import tiny_recipe, trained
+from maskrl.recipes.schema import Budget, Evaluation
+from maskrl.runs.directory import Run
+from tiny_runs import tiny_recipe, trained
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maskrl.experiments.probe.DECISIONS", 400)
+    monkeypatch.setattr("maskrl.representation.probe.DECISIONS", 400)
 
 
 @pytest.fixture(scope="module")

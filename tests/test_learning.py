@@ -10,10 +10,10 @@ from builders import Silent
 from maskrl import recipes
 from maskrl.agents.rainbow import Categorical
 from maskrl.envs import ToyArcade, ToyControl
-from maskrl.experiments.run import Run
-from maskrl.experiments.train import train
 from maskrl.objectives.base import Loss
 from maskrl.objectives.mlr import MLR, MLRViews
+from maskrl.runs.directory import Run
+from maskrl.runs.loop import train
 
 pytestmark = pytest.mark.learning
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from maskrl.experiments.recipe import Recipe, as_json
+from maskrl.recipes.schema import Recipe, as_json
 
 VERSIONS = {"python": "3.11.0", "torch": "2.10.0", "mujoco": "3.3.6", "dm_control": "1.0.38", "ale-py": "0.12.1"}
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 class Config:
     """Refuses, when it is made and not when it is first used, what its types cannot say or nobody checked."""
 
-    # Read by whoever parses a config from outside (see experiments/recipe.py): no unknown keys, no NaN.
+    # Read by whoever parses a config from outside (see recipes/schema.py): no unknown keys, no NaN.
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:

@@ -15,12 +15,12 @@ from builders import parameters_of
 from maskrl import AugmentConfig, MaskConfig, MLRConfig
 from maskrl.agents.base import Spaces
 from maskrl.agents.rainbow import Categorical, NatureEncoderConfig, QHead, Rainbow, RainbowConfig, Scalar
-from maskrl.agents.replay import Draw, Replay
 from maskrl.agents.sac import SACConfig
 from maskrl.envs.toy import ToyArcade
 from maskrl.nn.encoders import NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
+from maskrl.replay.buffer import Draw, Replay
 
 SIZE, STACK, ACTIONS, STEPS = 16, 2, 3, 4
 SPACES = Spaces(obs=(STACK, SIZE, SIZE), action_dim=ACTIONS, discrete=True)

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from playwright.sync_api import Page
 
-from maskrl.experiments.masks import DRAWS, Footage, draw_masks, explore, film_random, write_page
-from maskrl.experiments.recipe import with_overrides
 from maskrl.objectives.mlr import MaskedPixels
+from maskrl.recipes.schema import with_overrides
+from maskrl.report.masks import DRAWS, Footage, draw_masks, explore, film_random, write_page
 from pages import OpenPage
-from runs import tiny_recipe
+from tiny_runs import tiny_recipe
 
 RECIPE = tiny_recipe()  # 28 × 28 pixels, crops of 24, cubes of 4 × 7 × 7, of which half are hidden
 

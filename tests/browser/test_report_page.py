@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from maskrl.benchmarks.report import report
-from maskrl.benchmarks.report.page import render
-from maskrl.benchmarks.verdict import within_paper
+from maskrl.analysis.verdict import within_paper
 from maskrl.recipes import resolve
+from maskrl.report import report
+from maskrl.report.page import render
 from pages import OpenPage
 from written import write_run
 

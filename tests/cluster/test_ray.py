@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from maskrl.experiments.run import Run
-from maskrl.recipes.sweeps import expand
-from runs import events, same_end, trained
+from maskrl.runs.directory import Run
+from maskrl.studies.jobs import expand
 from sweeps import TINY, first_trainer, maskrl, parent
+from tiny_runs import events, same_end, trained
 
 pytest.importorskip("ray")
 

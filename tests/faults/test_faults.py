@@ -27,18 +27,18 @@ from builders import Silent, require_drawing
 from maskrl import cli
 from maskrl.agents.base import Metrics
 from maskrl.envs import DMControl, ToyControl
-from maskrl.experiments import checkpoint
-from maskrl.experiments.recipe import Budget, Evaluation, Recipe, ReplayConfig, digest
-from maskrl.experiments.run import Clock, Run, RunError
-from maskrl.experiments.train import Stopped, train
-from maskrl.experiments.world import EnvironmentFailedError
-from runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
+from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, digest
+from maskrl.runs import checkpoint
+from maskrl.runs.directory import Clock, Run, RunError
+from maskrl.runs.loop import Stopped, train
+from maskrl.runs.world import EnvironmentFailedError
+from tiny_runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
 pytestmark = pytest.mark.faults
 
 # A server that has imported everything, and forks: children start at once and share no thread with this process.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["maskrl.cli", "maskrl.experiments.train"])
+context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop"])
 
 
 class Reporting(Silent):

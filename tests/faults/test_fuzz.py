@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import Silent
-from maskrl.experiments import checkpoint
-from maskrl.experiments.progress import Progress
-from maskrl.experiments.recipe import Budget
-from maskrl.experiments.run import Clock, Run, RunError
-from maskrl.experiments.train import Position, Stopped, build_agent, build_replay, resume
-from maskrl.experiments.world import EnvironmentFailedError, World
-from runs import tiny_rainbow, tiny_recipe, trained
+from maskrl.recipes.schema import Budget
+from maskrl.runs import checkpoint
+from maskrl.runs.directory import Clock, Run, RunError
+from maskrl.runs.loop import Position, Stopped, build_agent, build_replay, resume
+from maskrl.runs.terminal import Progress
+from maskrl.runs.world import EnvironmentFailedError, World
+from tiny_runs import tiny_rainbow, tiny_recipe, trained
 
 pytestmark = pytest.mark.faults
 many = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

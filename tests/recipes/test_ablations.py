@@ -11,15 +11,15 @@ import torch
 
 from maskrl import cli
 from maskrl.agents.base import Spaces
-from maskrl.agents.replay import Replay
-from maskrl.benchmarks.scores import method_of
-from maskrl.experiments.recipe import leaves, with_overrides
-from maskrl.experiments.run import encoder_path
+from maskrl.analysis.scores import method_of
 from maskrl.nn.encoders import ControlEncoder
 from maskrl.objectives.base import Host
 from maskrl.recipes import ablation, explain, find, resolve
 from maskrl.recipes.ablations import LITE, STUDIES, names, overrides
 from maskrl.recipes.published import MAIN_TABLES, citations, published_aggregates, published_scores
+from maskrl.recipes.schema import leaves, with_overrides
+from maskrl.replay.buffer import Replay
+from maskrl.runs.directory import encoder_path
 
 PROFILES = ("paper", "lite")
 TASK = "dmcontrol/cheetah-run"

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from maskrl.agents.base import Spaces
-from maskrl.agents.replay import Replay
-from maskrl.experiments.recipe import Recipe, as_json, from_json, leaves, with_overrides
 from maskrl.recipes import METHODS, explain, find, human_normalised, names, published_for
 from maskrl.recipes.atari import GAMES, LITE, PRESETS
+from maskrl.recipes.schema import Recipe, as_json, from_json, leaves, with_overrides
 from maskrl.recipes.sources import ATARI_SOURCES, SOURCES
+from maskrl.replay.buffer import Replay
 
 PROFILES = ("paper", "lite")
 RELATIVES = tuple(PRESETS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from maskrl import recipes
-from maskrl.benchmarks.statistics import (
+from maskrl.analysis.statistics import (
     Summary,
     effect_size,
     interquartile_mean,

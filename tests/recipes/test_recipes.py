@@ -8,11 +8,11 @@ import torch
 
 from builders import require_drawing
 from maskrl.agents.base import Spaces
-from maskrl.agents.replay import Replay
-from maskrl.experiments.recipe import leaves, with_overrides
 from maskrl.recipes import explain, find, names, published_for
 from maskrl.recipes.dmcontrol import LITE, OTHER_TASKS, PAPER_TASKS, SISTERS
+from maskrl.recipes.schema import leaves, with_overrides
 from maskrl.recipes.sources import SOURCES
+from maskrl.replay.buffer import Replay
 
 PROFILES, METHODS = ("paper", "lite"), ("mlr", "baseline")
 CONTROL = [name for name in names() if not name.startswith("atari/") and name != "toy/catch"]  # SAC's

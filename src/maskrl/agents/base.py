@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskrl.agents.replay import Replay
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Objective
+from maskrl.replay.buffer import Replay
 
 Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
 Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskrl.agents.base import Metrics, Spaces, Stopwatch, require_finite
-from maskrl.agents.replay import Draw, Replay
 from maskrl.config import Config
 from maskrl.nn.augment import Augment, AugmentConfig, CenterCrop
 from maskrl.nn.encoders import Encoder, NatureEncoder
@@ -31,6 +30,7 @@ from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Objective
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.replay.buffer import Draw, Replay
 
 # ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskrl.agents.base import Metrics, Spaces, Stopwatch, require_finite
-from maskrl.agents.replay import Replay
 from maskrl.config import Config
 from maskrl.nn.augment import Augment, AugmentConfig, CenterCrop, View
 from maskrl.nn.encoders import ControlEncoder, Encoder, flat
@@ -27,6 +26,7 @@ from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import AuxiliaryConfig, AuxiliaryStep, Host, Objective
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.replay.buffer import Replay
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 # `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.

@@ -22,9 +22,9 @@ from maskrl.cli.words import (
 )
 
 if TYPE_CHECKING:
-    from maskrl.benchmarks.speed import Kernel, Measured, UpdateBench
-    from maskrl.benchmarks.throughput import RunBench
-    from maskrl.experiments.recipe import Recipe
+    from maskrl.bench.speed import Kernel, Measured, UpdateBench
+    from maskrl.bench.throughput import RunBench
+    from maskrl.recipes.schema import Recipe
 
 DEFAULT = "dmcontrol/cheetah-run"
 
@@ -57,7 +57,7 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Time an update and its phases, beside the machine's limit for such layers and the same update written plainly."""
-    from maskrl.benchmarks.speed import bench_update
+    from maskrl.bench.speed import bench_update
 
     chosen = _recipe(recipe, overrides, profile, method)
     with _friendly():
@@ -69,7 +69,7 @@ def update(
 
 
 def _print_update(bench: "UpdateBench") -> None:
-    from maskrl.experiments.forecast import size
+    from maskrl.cost.forecast import size
 
     cost = bench.cost
     memory = "not known here" if bench.memory is None else size(bench.memory)
@@ -147,8 +147,8 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Time draws from full replays as the paper's agents have them, in memory and on disk, and say what they take."""
-    from maskrl.benchmarks import throughput
-    from maskrl.experiments.forecast import size
+    from maskrl.bench import throughput
+    from maskrl.cost.forecast import size
 
     wanted = _numbers("--sizes", sizes, least=throughput.CLIP)
     with _friendly():
@@ -192,7 +192,7 @@ def env(
     as_json: AsJson = False,
 ) -> None:
     """Time environments by OpenGL backend, frame size and shadow map, and say where their time goes."""
-    from maskrl.benchmarks.throughput import bench_env
+    from maskrl.bench.throughput import bench_env
 
     wanted = _numbers("--sizes", sizes, least=16)
     chosen = [resolve(name, (), "lite", "mlr") for name in recipes or [DEFAULT, "atari/pong", "toy/reach", "toy/catch"]]
@@ -243,7 +243,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Time the real training loop from end to end after a short warm-up, evaluations left out, and say where its time goes."""
-    from maskrl.benchmarks.throughput import averaged, bench_run, compare_runs
+    from maskrl.bench.throughput import averaged, bench_run, compare_runs
 
     chosen = _recipe(recipe, overrides, profile, method)
     other = _recipe(recipe, [*(overrides or []), *(compare or [])], profile, method)
@@ -306,7 +306,7 @@ def scale(
     as_json: AsJson = False,
 ) -> None:
     """Time how an update grows with clips, K, filters, image size and decoder width, each varied alone; fit exponents."""
-    from maskrl.benchmarks import scaling
+    from maskrl.bench import scaling
 
     chosen = _recipe(recipe, overrides, profile, "mlr")
     if figure is not None:
@@ -344,7 +344,7 @@ def pieces(
     as_json: AsJson = False,
 ) -> None:
     """Time an update in pieces of several sizes, to choose agent.micro_batch for this machine."""
-    from maskrl.benchmarks.scaling import bench_pieces
+    from maskrl.bench.scaling import bench_pieces
 
     wanted = _numbers("--sizes", sizes, least=1)
     chosen = _recipe(recipe, overrides, profile, method)
@@ -387,8 +387,8 @@ def _recipe(name: str, overrides: Sequence[str] | None, profile: Profile, method
 
 def _friendly() -> Any:
     """All of these are written for whoever typed the command: no OpenGL, no simulator, no room."""
-    from maskrl.agents.replay import NothingToDrawError
-    from maskrl.experiments.run import RunError
+    from maskrl.replay.buffer import NothingToDrawError
+    from maskrl.runs.directory import RunError
 
     return refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError, OSError)
 

@@ -14,7 +14,7 @@ def doctor(
     """Check this machine: versions, OpenGL, games, torch, memory, disk. Exit code 2 if `train` would not work."""
     from rich.console import Console
 
-    from maskrl.experiments import doctor as examination
+    from maskrl import doctor as examination
 
     checks = examination.examine(run_dir)
     done = list(checks) if as_json else examination.show(checks, Console())

@@ -10,9 +10,9 @@ import typer
 from maskrl.cli.words import Profile, ProfileOption, Refusal, count, refusing, resolve
 
 if TYPE_CHECKING:
-    from maskrl.experiments.masks import Footage
-    from maskrl.experiments.recipe import Recipe
-    from maskrl.experiments.run import Run
+    from maskrl.recipes.schema import Recipe
+    from maskrl.report.masks import Footage
+    from maskrl.runs.directory import Run
 
 Film = Literal["agent", "replay", "random"]
 
@@ -45,10 +45,10 @@ def masks(
     profile: ProfileOption = "auto",
 ) -> None:
     """Make a page that shows what MLR hides of a real clip: cube, spatial and temporal masks of any ratio and size."""
-    from maskrl.agents.replay import NothingToDrawError
-    from maskrl.experiments import masks as explorer
-    from maskrl.experiments.run import RunError
-    from maskrl.experiments.train import configure_process
+    from maskrl.replay.buffer import NothingToDrawError
+    from maskrl.report import masks as explorer
+    from maskrl.runs.directory import RunError
+    from maskrl.runs.loop import configure_process
 
     if "=" in source and not Path(source).exists():  # no recipe was named
         source, overrides = "dmcontrol/cartpole-swingup", [source, *(overrides or [])]
@@ -79,8 +79,8 @@ def _of_recipe(name: str, overrides: list[str], profile: Profile) -> tuple[None,
 
 
 def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:
-    from maskrl.experiments.recipe import with_overrides
-    from maskrl.experiments.run import Run
+    from maskrl.recipes.schema import with_overrides
+    from maskrl.runs.directory import Run
 
     run = Run.open(Path(path))
     others = [word for word in overrides if not word.startswith("objective.")]
@@ -97,7 +97,7 @@ def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:
 def _settings(recipe: "Recipe") -> list[str] | None:
     """The words that make it of the recipe of its name, its method among them; None if no recipe has that name."""
     from maskrl import recipes
-    from maskrl.experiments.recipe import difference, with_objective_of
+    from maskrl.recipes.schema import difference, with_objective_of
 
     try:
         named = original = recipes.find(recipe.name, recipe.profile)
@@ -114,7 +114,7 @@ def _settings(recipe: "Recipe") -> list[str] | None:
 def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
     """The recipe, or, if it hides nothing, with the masks of its task; and a word about that."""
     from maskrl import recipes
-    from maskrl.experiments.recipe import with_objective_of
+    from maskrl.recipes.schema import with_objective_of
 
     if recipe.objective is not None:
         return recipe, ""
@@ -126,7 +126,7 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
 def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) -> "Footage":
     """A clip of the run's agent if there is one and nothing else was asked for."""
-    from maskrl.experiments import masks as explorer
+    from maskrl.report import masks as explorer
 
     if run is None:
         if film not in (None, "random"):
@@ -161,8 +161,8 @@ def plot(
     ] = None,
 ) -> None:
     """Draw figures for a paper: learning curves, aggregates with intervals, profiles, improvement, sample efficiency."""
-    from maskrl.benchmarks import plots
-    from maskrl.benchmarks.scores import Scores
+    from maskrl.analysis.scores import Scores
+    from maskrl.report import plots
 
     if out.exists() and not out.is_dir():
         raise Refusal(f"--out {out} is a file. Name a folder.")

@@ -28,7 +28,7 @@ from maskrl.cli.words import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from maskrl.benchmarks.plan import Comparison, Gpu, Line, Plan, Question, Tell
+    from maskrl.studies.plan import Comparison, Gpu, Line, Plan, Question, Tell
 
 ROWS = 16  # of a table, before the tasks of a method are put together
 
@@ -70,8 +70,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a sweep or a run will cost, and what its scores will be able to tell. Measures this machine for about a minute."""
-    from maskrl.benchmarks.plan import Gpu, make_plan
-    from maskrl.recipes.sweeps import expand
+    from maskrl.studies.jobs import expand
+    from maskrl.studies.plan import Gpu, make_plan
 
     gpu = _gpu(gpu_tflops, gpus, utilisation, Gpu)
     with refusing(ValueError, ModuleNotFoundError):
@@ -179,7 +179,7 @@ def _show(name: str, made: "Plan", gpu: "Gpu | None", command: str, settling: Se
 
 def _costs(lines: "Sequence[Line]") -> "Table":
     """A row for every task and method; if these are many, one for every method."""
-    from maskrl.experiments.forecast import size
+    from maskrl.cost.forecast import size
 
     papers = any(line.papers_hours is not None for line in lines)
     headings = ["task", "method", "runs", "updates", "TFLOP", "s/update", "ms/decision", "hours", "memory", "disk"]
@@ -207,8 +207,8 @@ def _costs(lines: "Sequence[Line]") -> "Table":
 
 
 def _totals(made: "Plan") -> dict[str, str]:
-    from maskrl.experiments.forecast import size
-    from maskrl.experiments.progress import duration
+    from maskrl.cost.forecast import size
+    from maskrl.runs.terminal import duration
 
     every, longest = made.seconds, max(line.seconds for line in made.lines)
     return {
@@ -220,7 +220,7 @@ def _totals(made: "Plan") -> dict[str, str]:
 
 
 def _show_comparison(console: Any, comparison: "Comparison", settling: Settling, made: "Plan") -> None:
-    from maskrl.experiments.progress import duration
+    from maskrl.runs.terminal import duration
 
     print(f"Does MLR score above its Baseline? If the paper is right ({comparison.at}):")
     table = _table(
@@ -258,7 +258,7 @@ def _show_comparison(console: Any, comparison: "Comparison", settling: Settling,
 
 def _show_allocation(comparison: "Comparison", settling: Settling, made: "Plan") -> None:
     """The mean over tasks: as many seeds as all have, and then a command for each number of more."""
-    from maskrl.experiments.progress import duration
+    from maskrl.runs.terminal import duration
 
     seeds = comparison.allocation or {}
     both = [line for line in made.lines if line.task in seeds and line.label in ("mlr", "baseline")]

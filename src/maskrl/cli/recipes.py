@@ -123,8 +123,8 @@ def show_recipe(
     from rich.table import Table
 
     from maskrl import recipes as known
-    from maskrl.experiments import recipe as describing
-    from maskrl.experiments.progress import title
+    from maskrl.recipes import schema as describing
+    from maskrl.runs.terminal import title
 
     chosen = resolve(recipe, overrides, profile, method)
     if as_json:

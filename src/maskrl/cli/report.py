@@ -9,7 +9,7 @@ import typer
 from maskrl.cli.words import Refusal, count, refusing
 
 if TYPE_CHECKING:
-    from maskrl.benchmarks.report.document import Report
+    from maskrl.report.document import Report
 
 
 def report(
@@ -41,11 +41,11 @@ def report(
     ] = None,
 ) -> None:
     """Write what runs say, beside the paper, as one page that opens anywhere: no server, no network."""
-    from maskrl.benchmarks.report import report as gather
-    from maskrl.benchmarks.report import tables as writing
-    from maskrl.benchmarks.report.page import render
-    from maskrl.benchmarks.scores import ScoresError
-    from maskrl.experiments.run import write_whole
+    from maskrl.analysis.scores import ScoresError
+    from maskrl.report import report as gather
+    from maskrl.report import tables as writing
+    from maskrl.report.page import render
+    from maskrl.runs.directory import write_whole
 
     missing = [str(path) for path in runs or () if not path.exists()]
     if missing:

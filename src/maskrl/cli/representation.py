@@ -11,8 +11,8 @@ import typer
 from maskrl.cli.words import count, print_rows, refusing
 
 if TYPE_CHECKING:
-    from maskrl.experiments.recipe import Recipe
     from maskrl.objectives.mlr import MLRConfig
+    from maskrl.recipes.schema import Recipe
 
 
 def probe(
@@ -26,10 +26,10 @@ def probe(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
 ) -> None:
     """Test what a run's encoder has learned to see, and write probe.json into its directory; nothing else there changes."""
-    from maskrl.experiments.probe import probe as probe_run
-    from maskrl.experiments.progress import title
-    from maskrl.experiments.run import Run, RunError
-    from maskrl.experiments.train import configure_process
+    from maskrl.representation.probe import probe as probe_run
+    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.loop import configure_process
+    from maskrl.runs.terminal import title
 
     notes = list[str]()
     with refusing(RunError, OSError, ValueError, ModuleNotFoundError, RuntimeError):
@@ -69,8 +69,8 @@ def _objective_like(recipe: "Recipe") -> "MLRConfig | None":
 
 def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]:
     """The numbers in words, beside the paper's; `whose` are the masks."""
-    from maskrl.experiments.pictures import NOT_COMPARABLE
     from maskrl.recipes.published import representation_cosines
+    from maskrl.runs.pictures import NOT_COMPARABLE
 
     mask, linear = found["mask"], found["linear"]
     sides = " × ".join(str(side) for side in (mask["cube"] if mask["strategy"] == "cube" else mask["cube"][1:]))
@@ -128,12 +128,12 @@ def pretrain(
 ) -> None:
     """Let a run's agent collect, train MLR alone on that, and keep the encoder. The same command again continues."""
     from maskrl import recipes
-    from maskrl.experiments import encoder_file
-    from maskrl.experiments import pretrain as pretraining
-    from maskrl.experiments.progress import title
-    from maskrl.experiments.run import Run, RunError
-    from maskrl.experiments.train import Stopped
-    from maskrl.experiments.world import EnvironmentFailedError
+    from maskrl.representation import pretrain as pretraining
+    from maskrl.runs import encoder_file
+    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.loop import Stopped
+    from maskrl.runs.terminal import title
+    from maskrl.runs.world import EnvironmentFailedError
 
     words = ["maskrl", "pretrain", str(run), "--out", str(out)]
     words += [] if transitions is None else ["--transitions", str(transitions)]
@@ -211,7 +211,7 @@ class _Lines:
         print(self._line(done, total, now - self._start, metrics), end="" if self._tty else "\n", flush=True)
 
     def _line(self, done: int, total: int, seconds: float, metrics: dict[str, Any]) -> str:
-        from maskrl.experiments.progress import duration
+        from maskrl.runs.terminal import duration
 
         unit = {"collecting": "decisions", "learning": "updates"}[self._stage]
         words = f"{self._stage}: {done:,} of {total:,} {unit} ({done / total:.0%})"

@@ -31,7 +31,7 @@ from maskrl.cli.words import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from maskrl.experiments.sweep import Entry, Job, Look, Size, State
+    from maskrl.studies.sweep import Entry, Job, Look, Size, State
 
 
 class StartIsUnderstood(TyperGroup):
@@ -91,10 +91,10 @@ def start(
     ] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.experiments.run import Run, RunError, begun_from
-    from maskrl.experiments.sweep import SweepError, drive, local, on_ray, sizes_of, write_manifest
-    from maskrl.experiments.train import stopping
-    from maskrl.recipes.sweeps import expand
+    from maskrl.runs.directory import Run, RunError, begun_from
+    from maskrl.runs.loop import stopping
+    from maskrl.studies.jobs import expand
+    from maskrl.studies.sweep import SweepError, drive, local, on_ray, sizes_of, write_manifest
 
     only = {"methods": listed(methods), "tasks": listed(tasks)}
     with refusing(ValueError, ModuleNotFoundError):
@@ -157,8 +157,8 @@ def _print_commands(name: str, folder: Path, jobs: "Sequence[Job]", todo: "Seque
 
 
 def _require_disk(folder: Path, todo: "Sequence[Job]", sizes: "Mapping[str, Size]") -> None:
-    from maskrl.experiments.forecast import size
-    from maskrl.experiments.sweep import SweepError
+    from maskrl.cost.forecast import size
+    from maskrl.studies.sweep import SweepError
 
     new = [job for job in todo if not (folder / job.directory).exists()]
     needed, free = sum(sizes[job.directory].disk for job in new), shutil.disk_usage(folder).free
@@ -172,7 +172,7 @@ def _require_disk(folder: Path, todo: "Sequence[Job]", sizes: "Mapping[str, Size
 def _banner(
     name: str, jobs: "Sequence[Job]", todo: "Sequence[Job]", sizes: "Mapping[str, Size]", folder: Path, where: str
 ) -> None:
-    from maskrl.experiments.forecast import size
+    from maskrl.cost.forecast import size
 
     recipes = [job.recipe for job in jobs]
     tasks, methods = ({getattr(recipe, what) for recipe in recipes} for what in ("name", "method"))
@@ -195,8 +195,8 @@ def _end(
     there: Path, folder: Path, entries: "Sequence[Entry]", given_up: dict[str, str], seconds: float, again: str
 ) -> None:
     """What came of it, and what to do next. A sweep with failed runs ends with exit code 1."""
-    from maskrl.experiments.progress import duration
-    from maskrl.experiments.sweep import log_of, look, tail
+    from maskrl.runs.terminal import duration
+    from maskrl.studies.sweep import log_of, look, tail
 
     done = sum(look(there, entry).state == "done" for entry in entries)
     print(f"\n{done} of {count(len(entries), 'run')} done, in {duration(seconds)}.")
@@ -225,8 +225,8 @@ def status(
     """Show how a sweep does: from the directories of its runs, whoever makes them, now or later."""
     from rich.console import Console
 
-    from maskrl.experiments.run import RunError
-    from maskrl.experiments.sweep import SweepError, log_of, look, read_manifest, seconds_left
+    from maskrl.runs.directory import RunError
+    from maskrl.studies.sweep import SweepError, log_of, look, read_manifest, seconds_left
 
     with refusing(SweepError, RunError):
         asked, entries = read_manifest(folder)
@@ -262,8 +262,8 @@ def _running(looks: "Sequence[Look]") -> int:
 
 def _summary(looks: "Sequence[Look]") -> str:
     """3 of 12 runs done, 2 running, 7 waiting; 41 % of all frames, 2 min 10 s to go."""
-    from maskrl.experiments.progress import duration
-    from maskrl.experiments.sweep import seconds_left
+    from maskrl.runs.terminal import duration
+    from maskrl.studies.sweep import seconds_left
 
     counts = Counter(one.state for one in looks)
     words = [f"{counts['done']} of {count(len(looks), 'run')} done"]
@@ -282,7 +282,7 @@ def _table(looks: "Sequence[Look]", rows: int) -> "Table":
     """The runs in their order, or those that matter most and how many others there are."""
     from rich.table import Table
 
-    from maskrl.experiments.progress import duration, number
+    from maskrl.runs.terminal import duration, number
 
     ranked = sorted(looks, key=lambda one: ORDER.index(one.state))
     shown = set(ranked[:rows])
@@ -311,7 +311,7 @@ class PlainBoard:
     every_seconds = 60.0
 
     def __init__(self, folder: Path, entries: "Sequence[Entry]") -> None:
-        from maskrl.experiments.sweep import look
+        from maskrl.studies.sweep import look
 
         self._looks = {entry.directory: look(folder, entry) for entry in entries}
         self._folder, self._entries, self._told = folder, entries, time.monotonic()
@@ -333,7 +333,7 @@ class PlainBoard:
 
     def _again(self) -> "dict[str, Look]":
         """Look at the runs that may have changed; with many on a slow disk, less often."""
-        from maskrl.experiments.sweep import look
+        from maskrl.studies.sweep import look
 
         began = time.monotonic()
         looks = {
@@ -345,7 +345,7 @@ class PlainBoard:
         return looks
 
     def show(self, before: "dict[str, Look]") -> None:
-        from maskrl.experiments.progress import duration, number
+        from maskrl.runs.terminal import duration, number
 
         for directory, one in self._looks.items():
             if one.state == before[directory].state:

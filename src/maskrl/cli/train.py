@@ -27,9 +27,9 @@ from maskrl.cli.words import (
 )
 
 if TYPE_CHECKING:
-    from maskrl.experiments.forecast import Forecast
-    from maskrl.experiments.recipe import Recipe
-    from maskrl.experiments.run import Run
+    from maskrl.cost.forecast import Forecast
+    from maskrl.recipes.schema import Recipe
+    from maskrl.runs.directory import Run
 
 
 def train(
@@ -44,15 +44,15 @@ def train(
     wandb: Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases.")] = False,
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
-    from maskrl.agents.replay import NothingToDrawError
-    from maskrl.experiments.checkpoint import checkpoints
-    from maskrl.experiments.forecast import forecast
-    from maskrl.experiments.progress import make_watcher, require_wandb
-    from maskrl.experiments.recipe import digest
-    from maskrl.experiments.run import Run, RunError
-    from maskrl.experiments.train import Stopped
-    from maskrl.experiments.train import train as run_to_the_end
-    from maskrl.experiments.world import EnvironmentFailedError
+    from maskrl.cost.forecast import forecast
+    from maskrl.recipes.schema import digest
+    from maskrl.replay.buffer import NothingToDrawError
+    from maskrl.runs.checkpoint import checkpoints
+    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.loop import Stopped
+    from maskrl.runs.loop import train as run_to_the_end
+    from maskrl.runs.terminal import make_watcher, require_wandb
+    from maskrl.runs.world import EnvironmentFailedError
 
     chosen = resolve(recipe, overrides, profile, method)
     path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
@@ -112,9 +112,9 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     """What is about to happen, and what it will take."""
     import torch
 
-    from maskrl.experiments.forecast import size
-    from maskrl.experiments.progress import title
-    from maskrl.experiments.train import device_of
+    from maskrl.cost.forecast import size
+    from maskrl.runs.loop import device_of
+    from maskrl.runs.terminal import title
 
     recipe, repeat = run.recipe, run.recipe.env.action_repeat
     device, where = device_of(recipe), ""
@@ -149,11 +149,11 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
 
 def summary(run: "Run", longer_command: str) -> None:
     """What came out, what to hold it against, where it is and what can be done next."""
-    from maskrl.experiments.checkpoint import checkpoints
-    from maskrl.experiments.evaluate import EpisodeReturns
-    from maskrl.experiments.pictures import NOT_COMPARABLE, learning_curve
-    from maskrl.experiments.progress import duration, number, title
     from maskrl.recipes import human_normalised, published_for
+    from maskrl.runs.checkpoint import checkpoints
+    from maskrl.runs.evaluate import EpisodeReturns
+    from maskrl.runs.pictures import NOT_COMPARABLE, learning_curve
+    from maskrl.runs.terminal import duration, number, title
 
     recipe, evaluations = run.recipe, list(run.events("evaluation"))
     last, best = evaluations[-1], max(evaluations, key=lambda event: event["score"])
@@ -200,11 +200,11 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
-    from maskrl.experiments import evaluate as evaluation
-    from maskrl.experiments import train as training
-    from maskrl.experiments.pictures import Video
-    from maskrl.experiments.progress import number, title
-    from maskrl.experiments.run import Run, RunError
+    from maskrl.runs import evaluate as evaluation
+    from maskrl.runs import loop as training
+    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.pictures import Video
+    from maskrl.runs.terminal import number, title
 
     with refusing(RunError):
         opened = Run.open(run)
@@ -280,7 +280,7 @@ HARMLESS = (
 def _changed(recipe: "Recipe") -> list[str]:
     """Why a run of the paper's profile is not the paper's: values that overrides have changed."""
     from maskrl import recipes
-    from maskrl.experiments.recipe import leaves
+    from maskrl.recipes.schema import leaves
 
     original = leaves(
         recipes.find(recipe.name, recipe.profile, "mlr" if recipe.objective else recipe.preset or "baseline")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from maskrl.experiments.recipe import Recipe
+    from maskrl.recipes.schema import Recipe
 
 Profile = Literal["auto", "paper", "lite"]
 Method = Literal["mlr", "baseline", "der", "otr", "drq", "drq_eps"]

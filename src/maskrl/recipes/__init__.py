@@ -8,10 +8,9 @@ import torch
 
 from maskrl.envs import Atari, DMControl
 from maskrl.envs.atari import normalise
-from maskrl.experiments.evaluate import Published
-from maskrl.experiments.recipe import Method, Preset, Profile, Recipe, with_overrides
 from maskrl.recipes import ablations, atari, dmcontrol, toy
-from maskrl.recipes.published import players, published
+from maskrl.recipes.published import Published, players, published
+from maskrl.recipes.schema import Method, Preset, Profile, Recipe, with_overrides
 from maskrl.recipes.sources import Explanation, Source, explain
 
 __all__ = [

@@ -7,8 +7,8 @@ it open is in docs/fidelity.md; its scores are in `maskrl.recipes.published`, un
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from maskrl.experiments.recipe import Recipe
 from maskrl.recipes import dmcontrol
+from maskrl.recipes.schema import Recipe
 
 REFERENCE: tuple[str, ...] = ()  # MLR itself: the recipe as it is
 BASELINE = ("objective=none",)

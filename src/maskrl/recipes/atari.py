@@ -9,7 +9,10 @@ from functools import cache
 
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.envs.atari import Atari, normalise
-from maskrl.experiments.recipe import (
+from maskrl.nn.augment import AugmentConfig
+from maskrl.objectives.mlr import MaskConfig, MLRConfig
+from maskrl.recipes.published import published_scores
+from maskrl.recipes.schema import (
     Budget,
     Evaluation,
     Method,
@@ -19,9 +22,6 @@ from maskrl.experiments.recipe import (
     with_overrides,
     without_objective,
 )
-from maskrl.nn.augment import AugmentConfig
-from maskrl.objectives.mlr import MaskConfig, MLRConfig
-from maskrl.recipes.published import published_scores
 
 # The benchmark: those of which the paper has scores.
 GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if score.task.startswith("atari/")))

@@ -8,8 +8,8 @@ from functools import cache
 
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
-from maskrl.experiments.recipe import Budget, Method, Profile, Recipe, with_overrides, without_objective
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.recipes.schema import Budget, Method, Profile, Recipe, with_overrides, without_objective
 
 # Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
 PAPER_TASKS: dict[str, tuple[str, ...]] = {

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from maskrl.agents.rainbow import RainbowConfig
-from maskrl.experiments.recipe import Method, Recipe, as_override, leaves
 from maskrl.recipes import atari, dmcontrol, toy
+from maskrl.recipes.schema import Method, Recipe, as_override, leaves
 
 
 class Source(NamedTuple):

@@ -3,10 +3,10 @@
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.toy import ToyArcade, ToyControl
-from maskrl.experiments.recipe import Budget, Evaluation, Method, Recipe, without_objective
 from maskrl.nn.augment import AugmentConfig
 from maskrl.objectives.base import AuxiliaryConfig
 from maskrl.objectives.mlr import MaskConfig, MLRConfig
+from maskrl.recipes.schema import Budget, Evaluation, Method, Recipe, without_objective
 
 TASKS = ("reach", "catch")
 

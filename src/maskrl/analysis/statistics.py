@@ -1,0 +1,402 @@
+"""From scores to claims, in numpy alone.
+
+A matrix of scores is (runs, tasks); in front there may be further axes, which stay. A run is what is repeated with another
+seed: it is the unit of replication. The episodes of an evaluation are not: their mean is one score of one run.
+
+The aggregates are those of Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice (NeurIPS
+2021), whose library, rliable, is the oracle of the tests.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
+
+RESAMPLES = 50_000
+CONFIDENCE = 0.95
+
+
+# ── Aggregates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mean(scores: Array) -> Array:
+    """Over runs and tasks."""
+    return np.asarray(scores.mean(axis=(-2, -1)))
+
+
+def median(scores: Array) -> Array:
+    """The median task's mean over runs: what the tables of the paper call Median."""
+    return np.asarray(np.median(scores.mean(axis=-2), axis=-1))
+
+
+def interquartile_mean(scores: Array) -> Array:
+    """Of all runs of all tasks together, without the lower and the upper quarter (rounded down).
+
+    To take each task's mean first is a mistake that is easily made: it is the interquartile mean of fewer, milder numbers.
+    """
+    everything = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
+    quarter = everything.shape[-1] // 4
+    return np.asarray(everything[..., quarter : everything.shape[-1] - quarter].mean(axis=-1))
+
+
+def optimality_gap(scores: Array, target: float = 1.0) -> Array:
+    """How far runs stay below the target, on average. What is above it does not make up for what is below."""
+    return np.asarray(np.maximum(target - scores, 0).mean(axis=(-2, -1)))
+
+
+AGGREGATES: Mapping[str, Statistic] = {
+    "mean": mean,
+    "median": median,
+    "iqm": interquartile_mean,
+    "optimality_gap": optimality_gap,
+}
+
+
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
+    """The share of runs, over all tasks, that score above each threshold; a run on the threshold is not above it."""
+    return np.asarray((_matrix(scores)[..., None] > np.asarray(thresholds)).mean(axis=(0, 1)))
+
+
+def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> float:
+    """That a run of x beats a run of y on a task drawn at random; a draw counts half. Numbers of runs may differ."""
+    return float(np.mean([wins.mean() for wins in _wins(_matrix(x), _matrix(y))]))
+
+
+def _wins(x: Array, y: Array) -> Iterator[Array]:
+    """For every task (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be held against scores of {y.shape[1]}.")
+    for of_x, of_y in zip(x.T, y.T, strict=True):
+        yield (1 + np.sign(of_x[:, None] - of_y)) / 2
+
+
+# ── Intervals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Estimate(NamedTuple):
+    """A number and its interval: numbers, or arrays of one per threshold. One run alone has no interval: not a number."""
+
+    value: Array
+    low: Array
+    high: Array
+
+
+def bootstrap(
+    statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int | tuple[int, ...] = 0
+) -> Array:
+    """The statistic of many resamples: (resamples, ...). Stratified: every task's runs are drawn again among themselves."""
+    matrix, chance = _matrix(scores), np.random.default_rng(seed)
+    runs, tasks = matrix.shape
+    every_task = np.arange(tasks)
+    return np.concatenate(
+        [
+            statistic(matrix[chance.integers(runs, size=(count, runs, tasks)), every_task])
+            for count in _pieces(resamples, matrix.size)
+        ]
+    )
+
+
+def estimate(
+    statistic: Statistic,
+    scores: ArrayLike,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """The statistic with its percentile interval."""
+    values = bootstrap(statistic, scores, resamples=resamples, seed=seed)
+    return _with_interval(statistic(_matrix(scores)), values, confidence, len(_matrix(scores)))
+
+
+def estimate_all(scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Estimate]:
+    """All aggregates from the same resamples."""
+
+    def together(matrix: Array) -> Array:
+        return np.stack([statistic(matrix) for statistic in AGGREGATES.values()], axis=-1)
+
+    found = estimate(together, scores, resamples=resamples, seed=seed)
+    return {name: Estimate(*(part[index] for part in found)) for index, name in enumerate(AGGREGATES)}
+
+
+def estimate_difference(
+    statistic: Statistic,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """The statistic of x less that of y. Their runs are drawn independently."""
+    of_x = bootstrap(statistic, x, resamples=resamples, seed=(seed, 0))
+    of_y = bootstrap(statistic, y, resamples=resamples, seed=(seed, 1))
+    fewest = min(len(_matrix(x)), len(_matrix(y)))
+    return _with_interval(statistic(_matrix(x)) - statistic(_matrix(y)), of_x - of_y, confidence, fewest)
+
+
+def estimate_profile(
+    scores: ArrayLike,
+    thresholds: ArrayLike,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """The performance profile with a band: an interval at every threshold by itself."""
+    matrix, chance = _matrix(scores), np.random.default_rng(seed)
+    runs = len(matrix)
+    above = (matrix[..., None] > np.asarray(thresholds)).astype(np.float64)  # (runs, tasks, thresholds)
+
+    def resampled(count: int) -> Array:
+        total = np.zeros((count, above.shape[2]))
+        for of_task in above.swapaxes(0, 1):
+            total += _times_drawn(runs, count, chance) @ of_task
+        return np.asarray(total / matrix.size)
+
+    values = np.concatenate([resampled(count) for count in _pieces(resamples, runs)])
+    return _with_interval(performance_profile(matrix, thresholds), values, confidence, runs)
+
+
+def estimate_improvement(
+    x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0, confidence: float = CONFIDENCE
+) -> Estimate:
+    """The probability of improvement with its interval. The runs of both are drawn again."""
+    chance, wins = np.random.default_rng(seed), list(_wins(_matrix(x), _matrix(y)))
+    runs_x, runs_y = wins[0].shape
+
+    def resampled(count: int) -> Array:
+        total = np.zeros(count)
+        for of_task in wins:
+            times_x, times_y = _times_drawn(runs_x, count, chance), _times_drawn(runs_y, count, chance)
+            total += ((times_x @ of_task) * times_y).sum(axis=1)
+        return np.asarray(total / (runs_x * runs_y * len(wins)))
+
+    values = np.concatenate([resampled(count) for count in _pieces(resamples, max(runs_x, runs_y))])
+    return _with_interval(np.asarray(probability_of_improvement(x, y)), values, confidence, min(runs_x, runs_y))
+
+
+def _times_drawn(runs: int, resamples: int, chance: np.random.Generator) -> Array:
+    """How often each run is in a resample: (resamples, runs). All that a mean over runs needs to know of it."""
+    places = chance.integers(runs, size=(resamples, runs)) + runs * np.arange(resamples)[:, None]
+    times = np.bincount(places.ravel(), minlength=runs * resamples)
+    return np.asarray(times.reshape(resamples, runs), dtype=np.float64)
+
+
+def _pieces(resamples: int, size: int) -> Iterator[int]:
+    """How many resamples at a time: as many as stay in a processor's cache."""
+    at_once = max(1, 2**18 // size)
+    for start in range(0, resamples, at_once):
+        yield min(at_once, resamples - start)
+
+
+def _with_interval(value: Array, values: Array, confidence: float, runs: int) -> Estimate:
+    if runs < 2:  # drawn again, it is itself every time: an interval of no width, which would claim certainty
+        return Estimate(value, np.full_like(value, math.nan), np.full_like(value, math.nan))
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return Estimate(value, low, high)
+
+
+def _matrix(scores: ArrayLike) -> Array:
+    matrix = np.asarray(scores, dtype=np.float64)
+    if matrix.ndim != 2 or not matrix.size:
+        raise ValueError(f"Scores must be (runs, tasks), at least one of each; their shape is {matrix.shape}.")
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{(~np.isfinite(matrix)).sum()} of {matrix.size} scores are not finite: leave them out.")
+    return matrix
+
+
+# ── Tests of a difference ─────────────────────────────────────────────────────────────────────────────────────────────
+#
+# On one task, or of the mean over several: every function takes one entry per task.
+
+
+class Summary(NamedTuple):
+    """What a table prints of some runs."""
+
+    mean: float
+    std: float  # with n - 1
+    runs: int
+
+    @classmethod
+    def of(cls, scores: ArrayLike) -> "Summary":
+        """Of the scores of runs on one task. The standard deviation of one run is not a number."""
+        values = np.asarray(scores, dtype=np.float64)
+        return cls(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else math.nan, values.size)
+
+    def scaled(self, zero: float, one: float) -> "Summary":
+        """On the scale that has 0 and 1 there."""
+        return Summary((self.mean - zero) / (one - zero), self.std / abs(one - zero), self.runs)
+
+
+def estimate_as_if_normal(
+    summaries: Sequence[Summary],
+    statistic: Statistic,
+    *,
+    ends: tuple[float, float] = (-math.inf, math.inf),
+    resamples: int = 20_000,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """A statistic where only means and standard deviations are told, one of each task: as if runs were normal around them.
+
+    Made-up tables of as many runs as there were, drawn anew many times and kept between the ends of the scale. The value is
+    the mean over them, the interval that of another such experiment.
+    """
+    chance, runs = np.random.default_rng(seed), min(summary.runs for summary in summaries)
+    means, stds = (np.array([summary[index] for summary in summaries]) for index in (0, 1))
+    values = np.concatenate(
+        [
+            statistic(np.clip(chance.normal(means, stds, size=(count, runs, len(summaries))), *ends))
+            for count in _pieces(resamples, runs * len(summaries))
+        ]
+    )
+    return _with_interval(np.asarray(values.mean(axis=0)), values, confidence, max(2, runs))
+
+
+class Difference(NamedTuple):
+    """Mean of the first less mean of the second, its 95 % interval, and how likely chance alone makes one so large."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def welch(x: Sequence[Summary], y: Sequence[Summary], *, confidence: float = CONFIDENCE) -> Difference:
+    """Welch's t test of the difference of means over tasks, with Satterthwaite's degrees of freedom.
+
+    Every task of every method has a variance of its own; with one task it is the textbook's test of two samples. A sample
+    whose standard deviation is 0 is taken as exact, however many runs it has. If all are, any difference is a certainty.
+    """
+    if len(x) != len(y):
+        raise ValueError(f"{len(x)} tasks cannot be held against {len(y)}.")
+    value = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)]) / len(x)
+    parts = [(s.std**2 / s.runs, s.runs - 1) for s in (*x, *y) if s.std != 0]
+    if any(math.isnan(part) for part, _ in parts):
+        raise ValueError("One run has no spread: a test needs at least two of each.")
+    variance = math.fsum(part for part, _ in parts)
+    if variance == 0:
+        return Difference(value, value, value, 1.0 if value == 0 else 0.0)
+    error = math.sqrt(variance) / len(x)
+    freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
+    reach = t_quantile(1 - confidence, freedom) * error
+    return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
+
+
+def permutation_p(x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, draws: int = 20_000, seed: int = 0) -> float:
+    """How often shuffled labels make means over tasks differ as much, either way. Labels are shuffled within a task.
+
+    On one task with at most `draws` ways to do so all of them are counted, so 3 against 3 runs cannot get below 2 of 20.
+    Else it is that many random ones and the true one.
+    """
+    pooled = [(len(a), np.concatenate([a, b])) for a, b in _pairs(x, y)]
+    if len(pooled) == 1 and math.comb(len(pooled[0][1]), pooled[0][0]) <= draws:
+        first, values = pooled[0]
+        chosen = np.array(list(itertools.combinations(range(len(values)), first)))
+        differences, extra = _split_difference(values[chosen], values), 0
+    else:
+        chance, extra = np.random.default_rng(seed), 1
+        differences = np.zeros(draws)
+        for first, values in pooled:
+            shuffled = chance.permuted(np.broadcast_to(values, (draws, len(values))), axis=1)
+            differences += _split_difference(shuffled[:, :first], values)
+    observed = math.fsum(a.mean() - b.mean() for a, b in _pairs(x, y))
+    slack = 1e-12 * max(
+        float(np.abs(values).max()) for _, values in pooled
+    )  # sums in another order differ in the last bits
+    as_large = int((np.abs(differences) >= abs(observed) - slack).sum())
+    return (as_large + extra) / (len(differences) + extra)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction for several tests: the smallest p times their number, the next times one less, and never falling.
+
+    A corrected p below 0.05 for any of them happens by chance in at most 5 % of such families.
+    """
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    corrected, largest = [math.nan] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def _pairs(x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> list[tuple[Array, Array]]:
+    return [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in zip(x, y, strict=True)]
+
+
+def _split_difference(chosen: Array, values: Array) -> Array:
+    """Mean of the chosen (..., n) less the mean of the others."""
+    picked = chosen.shape[-1]
+    return np.asarray(chosen.mean(axis=-1) - (values.sum() - chosen.sum(axis=-1)) / (len(values) - picked))
+
+
+def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
+    """Cohen's d: the difference in standard deviations of one run, or of one run of every task together.
+
+    The variance is the mean of both methods'. Not corrected for few runs, with which it is too large (by a quarter for 3
+    against 3). Infinite if nothing varies, and 0 if nothing differs.
+    """
+    difference = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)])
+    variance = math.fsum(s.std**2 for s in (*x, *y)) / 2
+    return (
+        0.0 if difference == 0 else math.copysign(math.inf, difference) if variance == 0 else difference / variance**0.5
+    )
+
+
+def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float = 0.8) -> int | None:
+    """Runs of each method with which a test at level alpha finds an effect of that size so often; None if there is none.
+
+    By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below 2. Welch's test with few
+    runs asks for one or two more (`maskrl.analysis.power`): read it as the least that is worth trying.
+    """
+    if effect == 0 or math.isnan(effect):
+        return None
+    z = NormalDist().inv_cdf
+    return max(2, math.ceil(2 * ((z(1 - alpha / 2) + z(power)) / effect) ** 2))
+
+
+# ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def t_two_sided(t: float, freedom: float) -> float:
+    """How likely Student's t is at least so far from 0."""
+    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+def t_quantile(p: float, freedom: float) -> float:
+    """The t that `t_two_sided` gives that p: by halving, until doubles have no room between."""
+    low, high = 0.0, 1.0
+    while t_two_sided(high, freedom) > p:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if t_two_sided(middle, freedom) > p else (low, middle)
+    return high
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Abramowitz and Stegun, 26.5.8).
+
+    The fraction converges fast for x below the mean of the distribution; beyond, its mirror image is taken.
+    """
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    # value = 1 / (1 + c₁ / (1 + c₂ / (1 + …))), from the inside out. For x below the mean a few hundred terms are plenty
+    # up to a million degrees of freedom: they need about the square root of the larger of a and b.
+    value = 1.0
+    for m in range(64 + 4 * math.isqrt(int(max(a, b)) + 1), 0, -1):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
+        value = 1 + odd / (1 + even / value)
+    return scale / (a * value)

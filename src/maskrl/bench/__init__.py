@@ -1,0 +1,1 @@
+"""How fast updates, replay, environments and runs are: `maskrl bench`."""

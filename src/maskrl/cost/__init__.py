@@ -1,0 +1,1 @@
+"""What a run takes: operations, seconds, memory and disk."""

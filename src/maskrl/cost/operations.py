@@ -1,0 +1,284 @@
+"""What a run computes, in floating-point operations (FLOP), counted before it is begun.
+
+The agent's own `update` runs on tensors without data (torch's meta device), so what is counted is what the code does: no table of
+layers has to be kept in step with it. Counted are convolutions and matrix products, two operations for every product of a weight
+and a value. All the rest (norms, activations, optimisers) is little arithmetic, and bound by memory instead.
+"""
+
+import math
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+from torch.utils.module_tracker import ModuleTracker
+
+from maskrl.agents.base import Agent, Spaces, Stopwatch
+from maskrl.agents.sac import SACConfig
+from maskrl.cost.forecast import Takes, process_memory, takes_of
+from maskrl.nn.clip import Clip
+from maskrl.nn.encoders import Encoder
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Draw, Replay, Transitions
+from maskrl.runs import checkpoint
+from maskrl.runs.loop import replay_size
+
+META = torch.device("meta")
+_CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
+
+
+class Pass(NamedTuple):
+    """FLOP of a network for one observation."""
+
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class UpdateCost:
+    """FLOP of an update: the mean over a full turn of what is not done every time."""
+
+    phases: Mapping[str, float]  # "critic", "objective", "actor": the parts of the agent's stopwatch
+    objective: Mapping[str, float]  # "encoder", "decoder", "heads": their sum is phases["objective"]
+    convolutions: float  # of all phases; the rest are matrix products
+    encoder: Pass  # of one observation
+    act: float  # to choose one action
+    memory: int  # bytes of all tensors at the fullest moment: weights, moments, gradients, batches, activations
+
+    @property
+    def flops(self) -> float:
+        return math.fsum(self.phases.values())
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a run does, and its FLOP."""
+
+    update: UpdateCost
+    frames: int
+    decisions: int
+    chosen: int  # of these by the agent: those of the warm-up are random
+    updates: int
+    evaluations: int  # the one before all training included
+    episodes: int  # of all evaluations together, without those that random actions play at the start
+    takes: Takes
+    memory: int  # bytes of the whole process
+
+    @property
+    def learning(self) -> float:
+        return self.updates * self.update.flops
+
+    def acting(self, decisions_per_episode: float) -> float:
+        """In training and in evaluations, whose episodes are so long."""
+        return (self.chosen + self.episodes * decisions_per_episode) * self.update.act
+
+
+def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
+    """Count an update. Without `spaces` the environment is made once, to be asked for them."""
+    spaces = spaces or spaces_of(recipe)
+    agent = blank_agent(recipe, spaces)
+    replay, turn, weights = _Blank(recipe, spaces), turn_of(recipe), checkpoint.nbytes(agent.state_dict())
+    with _counting(agent) as counter:
+        for _ in range(turn):
+            agent.update(replay)
+        learnt, convolutions = counter.flops, counter.convolutions
+        agent.act(np.zeros((1, *spaces.obs), np.uint8), explore=True)
+    return UpdateCost(
+        phases={phase: flops / turn for phase, flops in counter.phases.items()},
+        objective={part: flops / turn for part, flops in counter.objective.items()},
+        convolutions=convolutions / turn,
+        encoder=encoder_cost(agent.encoder, _seen(recipe, spaces)),
+        act=counter.flops - learnt,
+        memory=weights + counter.peak,
+    )
+
+
+def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | None = None) -> RunCost:
+    """Count a run; an update need not be counted again if it is known."""
+    spaces = spaces or spaces_of(recipe)
+    decisions = recipe.frames // recipe.env.action_repeat
+    chosen = max(0, decisions - recipe.agent.warmup_decisions)
+    evaluations = 1 + math.ceil(recipe.frames / recipe.evaluation.every)  # at the start, at every multiple, at the end
+    agent = blank_agent(recipe, spaces)
+    return RunCost(
+        update=update or update_cost(recipe, spaces),
+        frames=recipe.frames,
+        decisions=decisions,
+        chosen=chosen,
+        updates=chosen * recipe.agent.updates_per_decision,
+        evaluations=evaluations,
+        episodes=evaluations * recipe.evaluation.episodes,
+        takes=(takes := takes_of(recipe, spaces, agent)),
+        memory=takes.memory + process_memory(recipe, spaces, agent),
+    )
+
+
+def encoder_cost(encoder: Encoder, obs_shape: tuple[int, int, int]) -> Pass:
+    """One observation through an encoder on the meta device, and back; the pixels get no gradient."""
+    with _Counter() as counter:
+        states = encoder(torch.empty(1, *obs_shape, device=META))
+        forward = counter.flops
+        torch.autograd.backward(states.sum())
+    return Pass(forward, counter.flops - forward)
+
+
+def spaces_of(recipe: Recipe) -> Spaces:
+    env = recipe.env.make(seed=recipe.seed, training=True)
+    try:
+        return Spaces.of(env)
+    finally:
+        env.close()
+
+
+def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
+    """Without data in its weights, so in no time and no memory."""
+    with META:
+        return recipe.agent.build(spaces, recipe.objective, META)
+
+
+def turn_of(recipe: Recipe) -> int:
+    """After so many updates, all parts have had their turns and it begins again."""
+    actor = recipe.agent.actor_every if isinstance(recipe.agent, SACConfig) else 1
+    return math.lcm(actor, 1 if recipe.objective is None else recipe.objective.every)
+
+
+def _seen(recipe: Recipe, spaces: Spaces) -> tuple[int, int, int]:
+    """An observation as the encoder gets it."""
+    (channels, height, width), crop = spaces.obs, recipe.agent.augment.crop
+    return (channels, crop or height, crop or width)
+
+
+# ── Counting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the FLOP of all that runs in it, by phase, and by part of the objective.
+
+    Tensors without data cannot answer the questions that an update asks of them: whether a loss is finite, what an error is. A
+    number is 1 here, and a copy to the CPU is all ones.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = self.convolutions = 0
+        self.phases: dict[str, int] = defaultdict(int)
+        self.objective: dict[str, int] = defaultdict(int)
+        self.running: list[str] = []  # phases, innermost last
+        self.tracker = ModuleTracker()
+        self.peak = 0  # bytes of the tensors made in here, when they were most
+        self._bytes = 0  # now
+        self._held: set[int] = set()  # the storages of these tensors
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            return 1
+        if func is torch.ops.aten._to_copy.default and args[0].is_meta and kwargs.get("device") == torch.device("cpu"):
+            return torch.ones(args[0].shape, dtype=kwargs.get("dtype", args[0].dtype))
+        out = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            flops = formula(*args, **kwargs, out_val=out)
+            self._add(flops)
+            self.convolutions += flops if func._overloadpacket in _CONVOLUTIONS else 0
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                self._hold(tensor.untyped_storage())
+        return out
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        """Views share a storage, and what is done in place makes none."""
+        if storage._cdata not in self._held:
+            self._held.add(storage._cdata)
+            self._bytes += storage.nbytes()
+            self.peak = max(self.peak, self._bytes)
+            weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
+
+    def _release(self, key: int, size: int) -> None:
+        self._held.discard(key)
+        self._bytes -= size
+
+    def _add(self, flops: int) -> None:
+        self.flops += flops
+        if not self.running:
+            return
+        self.phases[self.running[-1]] += flops
+        if self.running[-1] == "objective":
+            self.objective[self._part()] += flops
+
+    def _part(self) -> str:
+        """By the names of the modules that are running, forwards or backwards: "LatentTarget.encoder.copy.linear"."""
+        names = " ".join(self.tracker.parents).lower()
+        return "encoder" if "encoder" in names else "decoder" if "decoder" in names else "heads"
+
+
+class _Phases(Stopwatch):
+    """Tells the counter what an agent would be timed for."""
+
+    def __init__(self, counter: _Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        self._counter.running.append(part)
+        try:
+            yield
+        finally:
+            self._counter.running.pop()
+
+
+@contextmanager
+def _counting(agent: Agent) -> Iterator[_Counter]:
+    counter = _Counter()
+    agent.watch = _Phases(counter)
+    hook = register_optimizer_step_pre_hook(_unfuse)
+    try:
+        with counter.tracker, counter:
+            yield counter
+    finally:
+        hook.remove()
+
+
+def _unfuse(optimizer: Optimizer, *_: Any) -> None:
+    """There is no fused kernel for tensors without data."""
+    for group in optimizer.param_groups:
+        group["fused"] = False
+
+
+class _Blank(Replay):
+    """Batches of the right shape, without data."""
+
+    def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
+        size = replay_size(recipe, spaces)
+        size["capacity"], size["reserve"] = 1, 0
+        super().__init__(**size, seed=0)
+        self.spaces = spaces
+
+    def draw(self, batch_size: int, **_: Any) -> Draw:
+        return Draw(np.zeros(batch_size, np.int64), torch.ones(batch_size, device=META))
+
+    def transitions(self, draw: Draw, **_: Any) -> Transitions:
+        numbers = torch.empty(len(draw), device=META)
+        return Transitions(self._obs(len(draw)), self._actions(len(draw)), numbers, self._obs(len(draw)), numbers)
+
+    def clips(self, draw: Draw, *, length: int, **_: Any) -> Clip:
+        return Clip(self._obs(len(draw), length), self._actions(len(draw), length))
+
+    def reprioritise(self, draw: Draw, errors: Any) -> None:
+        pass
+
+    def _obs(self, *shape: int) -> Tensor:
+        return torch.empty(*shape, *self.spaces.obs, dtype=torch.uint8, device=META)
+
+    def _actions(self, *shape: int) -> Tensor:
+        return torch.empty(*shape, self.spaces.action_dim, device=META)

@@ -1,0 +1,199 @@
+"""How long the parts of a run take on this machine: real steps of the environment, and real updates, or small ones if need be.
+
+Time is what the processor worked for this program, if that is less than what passed: what other programs took is not counted.
+And of several samples the fastest counts, as all that disturbs makes them slower.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from maskrl.agents.base import Agent, Spaces
+from maskrl.agents.sac import SACConfig
+from maskrl.cost.forecast import free_memory
+from maskrl.cost.operations import UpdateCost, turn_of, update_cost
+from maskrl.doctor import cores_allowed
+from maskrl.envs import AnyEnv, DMControl
+from maskrl.envs.base import episode_seed
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Replay
+from maskrl.runs.loop import device_of, replay_size
+
+QUICK = 2e10  # FLOP of an update that is tried in full: less than a second on most machines
+ASSUMED = 0.35  # of a matrix product's speed, for an update that cannot be tried
+
+
+class Start:
+    """A moment, and what has gone since."""
+
+    def __init__(self) -> None:
+        self._wall, self._work = time.perf_counter(), time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """Threads together may have worked for longer than what passed, and a processor does not work while a GPU does."""
+        wall, work = time.perf_counter() - self._wall, time.process_time() - self._work
+        return wall if torch.cuda.is_available() else min(wall, work)
+
+    @property
+    def share(self) -> float:
+        """How much of the cores that torch asks for the program got."""
+        return (time.process_time() - self._work) / (time.perf_counter() - self._wall) / torch.get_num_threads()
+
+
+class Stepped(NamedTuple):
+    """What an environment was seen to do with random actions."""
+
+    spaces: Spaces
+    step: float  # seconds of a decision, with its part of the resets
+    episode: float  # decisions: their mean, or what there was of the first
+    replay: Replay  # some of it, to learn from
+
+
+def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
+    """Play at random for so long, and for at least so many decisions, in an environment as evaluations have them."""
+    env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=False)
+    spaces, chance = Spaces.of(env), np.random.default_rng(0)
+    size = replay_size(recipe, spaces)
+    size["capacity"], size["reserve"] = 256, 0
+    replay, steps, resets, lengths = Replay(**size, seed=0), list[float](), list[float](), [0]
+    begun, open_episode = time.perf_counter(), False
+    while len(steps) < least or time.perf_counter() - begun < seconds:
+        start = Start()
+        if not open_episode:
+            obs, _ = env.reset(seed=episode_seed(0, len(resets)), options={"restart": True})
+            resets.append(start.seconds)
+            replay.begin_episode(obs)
+            lengths.append(0)
+            open_episode = True
+            continue
+        action = spaces.random_action(chance)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        steps.append(start.seconds)
+        replay.add(spaces.as_vector(action), float(reward), obs, terminated=terminated, truncated=truncated)
+        lengths[-1] += 1
+        open_episode = not (terminated or truncated)
+    env.close()
+    ended = lengths[1:-1] if open_episode and len(lengths) > 2 else lengths[1:]
+    episode = known_length(recipe.env) or statistics.fmean(ended)
+    return Stepped(spaces, fastest_mean(steps) + min(resets) / episode, episode, replay)
+
+
+def fastest_mean(seconds: Sequence[float], pieces: int = 5) -> float:
+    """Some steps are slower than others by their nature, so it is the fastest fifth in a row that counts, not the fastest step."""
+    size = math.ceil(len(seconds) / pieces)
+    return min(statistics.fmean(seconds[start : start + size]) for start in range(0, len(seconds) - size + 1, size))
+
+
+def known_length(env: AnyEnv) -> float | None:
+    """Decisions of an episode, where no play of the agent changes it."""
+    return math.ceil(1000 / env.action_repeat) if isinstance(env, DMControl) else None
+
+
+class Updated(NamedTuple):
+    """What updates were seen to take, in seconds."""
+
+    update: float
+    act: float
+    act_together: float
+    share: float  # of its batches that was tried; 0: none of it, as there is no room
+    core: float  # how much of a core the process got
+
+
+def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds: float) -> Updated:
+    """Real updates, in their full size if that is quick. Else smaller ones of two sizes, and the line through them drawn out.
+
+    The time of an update is a constant, such as the optimiser's, and a part in proportion to its batches: two sizes tell both.
+    """
+    with torch_threads(recipe.threads or cores_allowed()):
+        if cost.flops < QUICK:
+            return _try(recipe, stepped, seconds)
+        small, free = sliced(recipe, 1 / 64), free_memory()
+        least = update_cost(small, stepped.spaces)
+        if free is not None and least.memory > 0.8 * free:
+            rate = ASSUMED * _product_rate()
+            return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0, 1.0)
+        first = _try(small, stepped, seconds / 4)
+        share = min(1.0, max(1 / 16, seconds / 8 / first.update / 64))
+        larger = sliced(recipe, share)
+        more = update_cost(larger, stepped.spaces)
+        second = _try(larger, stepped, seconds / 2)
+    update = extended([(least.flops, first.update), (more.flops, second.update)], cost.flops)
+    return second._replace(update=update, share=share, core=min(first.core, second.core))
+
+
+def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
+    """The seconds at so many FLOP, on the line through two points; through the origin and the last if it does not rise."""
+    (x, a), (y, b) = points[0], points[-1]
+    if y <= x or b <= a or a * y < b * x:  # the last: a constant below nothing
+        return b * flops / y
+    return a + (b - a) / (y - x) * (flops - x)
+
+
+def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
+    """For about so long, and at least twice after a first time, in which buffers are made."""
+    agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device_of(recipe))
+    turn, times = turn_of(recipe), list[float]()
+    all_of_it, ends = Start(), time.perf_counter() + seconds
+    while len(times) < 3 or (time.perf_counter() < ends and len(times) < 200):
+        start = Start()
+        for _ in range(turn):
+            agent.update(stepped.replay)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(start.seconds / turn)
+    core = all_of_it.share
+    together = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+    act, act_together = (_act_seconds(agent, stepped.spaces, count) / count for count in (1, together))
+    return Updated(min(times[1:]), act, act_together, 1.0, core)
+
+
+def sliced(recipe: Recipe, share: float) -> Recipe:
+    """The recipe with so large a part of its batches, at least one of everything."""
+
+    def part(count: int) -> int:
+        return max(1, round(count * share))
+
+    agent = recipe.agent
+    if isinstance(agent, SACConfig):
+        auxiliary = replace(agent.auxiliary, clips=part(agent.auxiliary.clips))
+        return replace(recipe, agent=replace(agent, batch_size=part(agent.batch_size), auxiliary=auxiliary))
+    clips = None if agent.clips is None else part(min(agent.clips, agent.batch_size))
+    return replace(recipe, agent=replace(agent, batch_size=part(agent.batch_size), clips=clips))
+
+
+def _act_seconds(agent: Agent, spaces: Spaces, count: int) -> float:
+    obs, times = np.zeros((count, *spaces.obs), np.uint8), list[float]()
+    for _ in range(6):
+        start = Start()
+        agent.act(obs, explore=False)
+        times.append(start.seconds)
+    return min(times[1:])
+
+
+def _product_rate() -> float:
+    """FLOP per second of a matrix product that fits into the caches."""
+    matrix, times = torch.ones(1024, 1024), list[float]()
+    for _ in range(6):
+        start = Start()
+        matrix @ matrix
+        times.append(start.seconds)
+    return 2 * 1024**3 / min(times[1:])
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,112 @@
+"""An environment in a process of its own, which steps while this one computes."""
+
+import atexit
+import multiprocessing
+import random
+import signal
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+
+class Makes(Protocol):
+    """What can be sent to another process to make an environment there: the `env` of a recipe."""
+
+    def make(self, *, seed: int, training: bool) -> gym.Env[Any, Any]: ...
+
+
+class SubprocessEnv(gym.Env[Any, Any]):
+    """The environment that `config` makes. `step_async` lets it begin with a step, and `step` of the same action then waits for it.
+
+    Steps come in the same order and lead to the same as in this process: only the waiting is saved.
+    """
+
+    def __init__(self, config: Makes, *, seed: int, training: bool) -> None:
+        # Not a fork: torch's threads and OpenGL's contexts do not survive one.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_live, args=(theirs, config, seed, training), daemon=True)
+        self._process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        self._stepping = False
+        atexit.register(self.close)  # before multiprocessing asks it to end by a signal, which it does not hear
+        try:
+            self.observation_space, self.action_space, self.metadata = self._answer()
+        except Exception:
+            self.close()
+            raise
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._ask("reset", seed=seed, options=options)
+
+    def step_async(self, action: Any) -> None:
+        """Begin to step; what fails is told by `step`."""
+        with suppress(OSError):
+            self._pipe.send(("step", (action,), {}))
+        self._stepping = True
+
+    def step(self, action: Any) -> Any:
+        if not self._stepping:
+            return self._ask("step", action)
+        self._stepping = False
+        return self._answer()
+
+    def render(self) -> Any:
+        return self._ask("render")
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        with suppress(OSError):
+            self._pipe.close()
+        self._process.join(timeout=5)  # it ends with the pipe
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _ask(self, name: str, *arguments: Any, **options: Any) -> Any:
+        self._pipe.send((name, arguments, options))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            failed, answer = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(timeout=5)
+            raise RuntimeError(f"its process has ended with exit code {self._process.exitcode}") from error
+        if failed:
+            raise RuntimeError(answer)
+        return answer
+
+
+def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
+    """In the other process: do as told until the pipe is closed."""
+    for told in ("SIGINT", "SIGTERM", "SIGHUP"):  # are for the process that learns, which still needs this one to save
+        with suppress(AttributeError):  # not every system has them all
+            signal.signal(getattr(signal, told), signal.SIG_IGN)
+    random.seed(seed)  # as the process that learns does: an environment may draw from these
+    np.random.seed(seed % 2**32)
+    try:
+        env = config.make(seed=seed, training=training)
+        pipe.send((False, (env.observation_space, env.action_space, env.metadata)))
+    except Exception as error:
+        pipe.send((True, _words(error)))
+        return
+    with suppress(EOFError, OSError):
+        while True:
+            name, arguments, options = pipe.recv()
+            try:
+                answer = getattr(env, name)(*arguments, **options)
+                pipe.send((False, answer))
+            except (EOFError, BrokenPipeError):
+                break
+            except Exception as error:
+                pipe.send((True, _words(error)))
+    env.close()
+
+
+def _words(error: Exception) -> str:
+    """An error as text: not every one survives the way to another process."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,574 @@
+"""What the agent has lived through. Every frame is stored once; stacks of frames are built when they are read.
+
+An episode of T transitions takes T + 1 slots, one for each of its frames. Frames are numbered from the first one ever
+added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's seam is the one comparison `t < next`.
+`draw` says *where* to read, uniformly or by priority; `transitions` and `clips` say *what*.
+"""
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass, fields
+from math import prod
+from pathlib import Path
+from typing import IO, Any, Literal
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from maskrl.nn.clip import Clip
+from maskrl.replay.sumtree import SumTree
+
+Index = NDArray[np.int64]
+
+
+class NothingToDrawError(ValueError):
+    """Nothing stored is long enough for what was asked; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where to read: the numbers of B frames, each with a transition to follow, and the weights of their losses."""
+
+    starts: Index  # (B,)
+    weights: Tensor  # (B,) float32, importance weights; all 1 in a uniform draw
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def first(self, count: int) -> "Draw":
+        """The first so many of them: draws are in random order."""
+        return Draw(self.starts[:count], self.weights[:count])
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """B transitions of up to n steps: the target of a value at `obs` is `rewards + discounts · value(next_obs)`."""
+
+    obs: Tensor  # (B, C, H, W) uint8
+    actions: Tensor  # (B, A) float32, one-hot when the action space is discrete
+    rewards: Tensor  # (B,) float32, the discounted sum over the m ≤ n steps taken
+    next_obs: Tensor  # (B, C, H, W) uint8, after m steps
+    discounts: Tensor  # (B,) float32, discount**m, and 0 after a termination
+
+    def __len__(self) -> int:
+        return self.obs.shape[0]
+
+    def to(self, device: torch.device | str) -> "Transitions":
+        return Transitions(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+
+class Replay:
+    """The newest transitions: `capacity` of them, unless more episodes end among them than there is room for (`_slots`).
+
+    In memory, or with a `directory` in files that outlive the process. `reserve` is the number of frames that may be
+    written before they replace one that the last state but one needs (`must_be_saved`): what an exact resume from files costs.
+    A `priority_exponent` makes the draws prioritised (Schaul et al., 2016): in proportion to error ** exponent.
+    """
+
+    def __init__(
+        self,
+        *,
+        frame_shape: tuple[int, int, int],  # (c, H, W) of one frame
+        action_dim: int,
+        frame_stack: int,
+        capacity: int,
+        seed: int,
+        discrete: bool = False,  # whether actions are one-hot, so that a byte or two will do for each
+        directory: Path | None = None,
+        pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
+        reserve: int = 0,
+        priority_exponent: float | None = None,  # None: uniform draws
+        mend: bool = False,  # lengthen files that were cut short: `load_state_dict` tells which frames that costs
+        mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
+    ) -> None:
+        if len(frame_shape) != 3 or min(frame_shape) < 1:
+            raise ValueError(
+                f"frame_shape={frame_shape} must be (channels, height, width) of one frame, not of a stack."
+            )
+        if min(action_dim, frame_stack, capacity) < 1 or reserve < 0:
+            raise ValueError(
+                f"action_dim={action_dim}, frame_stack={frame_stack} and capacity={capacity} must be at least 1, "
+                f"reserve={reserve} at least 0."
+            )
+        if pad not in ("repeat", "zero"):
+            raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
+        if priority_exponent is not None and not 0 <= priority_exponent <= 1:
+            raise ValueError(
+                f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
+                "their errors (Rainbow: 0.5), or be None for uniform draws."
+            )
+        self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
+        self.discrete, self.priority_exponent = discrete, priority_exponent
+        self._slots = _slots(frame_stack, capacity, reserve)
+        self._window = self._slots - reserve
+        self._steps = np.zeros(self._slots, _step(action_dim, discrete))
+        self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
+        # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
+        # what was written there last.
+        self._stamps = _allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
+        self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
+        # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
+        self._tree = None if priority_exponent is None else SumTree(self._slots)
+        self._next = 0  # the number of the next frame
+        self._firsts: list[int] = []  # the first frames of episodes that begin in the window
+        self._floor = 0  # frames below it were lost
+        self._saved = (0, 0)  # the next frame at the newest state taken, and at the one before
+        self._running = False  # whether an episode is open
+        self._generator = np.random.default_rng(seed)
+
+    @staticmethod
+    def forecast(
+        frame_shape: tuple[int, int, int],
+        action_dim: int,
+        frame_stack: int,
+        capacity: int,
+        reserve: int = 0,
+        priority_exponent: float | None = None,
+        discrete: bool = False,
+    ) -> int:
+        """The bytes that such a replay takes, in memory or on disk, once it is full."""
+        per_slot = prod(frame_shape) + _step(action_dim, discrete).itemsize + np.dtype(np.uint32).itemsize
+        slots = _slots(frame_stack, capacity, reserve)
+        return slots * per_slot + (0 if priority_exponent is None else SumTree.forecast(slots))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes allocated; the system hands them out as the frames come in."""
+        tree = 0 if self._tree is None else self._tree.nbytes
+        return int(self._frames.nbytes + self._steps.nbytes + self._stamps.nbytes) + tree
+
+    @property
+    def is_prioritised(self) -> bool:
+        return self._tree is not None
+
+    def __len__(self) -> int:
+        """The number of transitions that can be drawn."""
+        oldest, newest = self._oldest_start(), self._next - 1
+        # Every frame begins a transition, but the last of each episode: the one before another's first.
+        return max(0, newest - oldest - (len(self._firsts) - bisect_right(self._firsts, oldest)))
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_episode(self, obs: NDArray[np.uint8]) -> None:
+        """Store the observation (C, H, W) after a reset. An episode still open is closed as truncated where it is."""
+        frame = self._newest_frame(obs)
+        newest = self._steps[(self._next - 1) % self._slots]
+        if self._running and newest["first"] < self._next - 1:
+            self._steps["truncated"][(self._next - 2) % self._slots] = True
+        self._firsts = [*self._firsts[bisect_right(self._firsts, self._next - self._window) :], self._next]
+        self._append(frame, first=self._next)
+        self._running = True
+
+    def add(
+        self, action: ArrayLike, reward: float, obs: NDArray[np.uint8], *, terminated: bool, truncated: bool
+    ) -> None:
+        """Store one decision: the action (A,) at the latest observation, its reward, and the observation it led to."""
+        if not self._running:
+            raise RuntimeError(
+                f"add() needs an open episode; {'the last one has ended' if self._next else 'none was begun'}. "
+                "Call begin_episode(obs) with the observation after env.reset()."
+            )
+        frame = self._newest_frame(obs)
+        action, reward = np.asarray(action, dtype=np.float32), np.float32(reward)
+        if action.shape != (self.action_dim,) or not np.isfinite(action).all():
+            raise ValueError(
+                f"The action must be {self.action_dim} finite numbers; got shape {action.shape}: {action}. "
+                "One-hot encode a discrete action: numpy.eye(A)[action]."
+            )
+        if not np.isfinite(reward):
+            raise ValueError(
+                f"The reward must be a finite number; got {reward}. Look for the cause in the environment."
+            )
+        step = self._steps[(self._next - 1) % self._slots]
+        step["action"] = self._number_of(action) if self.discrete else action
+        step["reward"], step["terminated"], step["truncated"] = reward, terminated, truncated
+        self._append(frame, first=int(step["first"]))
+        self._running = not (terminated or truncated)
+
+    def _number_of(self, action: NDArray[np.float32]) -> int:
+        if np.count_nonzero(action) != 1 or action.max() != 1:
+            raise ValueError(
+                f"A discrete action must be one-hot; got {action}. Use numpy.eye({self.action_dim})[action]."
+            )
+        return int(action.argmax())
+
+    def _newest_frame(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """(C, H, W) → (c, H, W): stacks run from the oldest frame to the newest."""
+        obs = np.asarray(obs)
+        channels, *sides = self.frame_shape
+        expected = (self.frame_stack * channels, *sides)
+        if obs.dtype != np.uint8 or obs.shape != expected:
+            raise ValueError(
+                f"An observation must be uint8 of shape {expected}, a stack of {self.frame_stack} frames of shape "
+                f"{self.frame_shape}, newest last; got {obs.dtype} of shape {obs.shape}. "
+                "Pass the raw observation of the frame-stacking environment."
+            )
+        return obs[-channels:]
+
+    def _append(self, frame: NDArray[np.uint8], *, first: int) -> None:
+        slot = self._next % self._slots
+        # Before the frame: a crash in between must not pass for the old frame.
+        self._stamps[slot] = _stamp(self._next, frame)
+        self._frames[slot] = frame
+        if self._mirror is not None:
+            self._mirror[slot] = torch.from_numpy(self._frames[slot])
+        self._steps[slot] = 0
+        self._steps["first"][slot] = first
+        if self._tree is not None:
+            # Unless this frame is an episode's first, it makes a start of the one before, with the leaf 1 as in the
+            # released code; at this one nothing starts before its decision is added. And one frame leaves the window.
+            previous, leaving = (self._next - 1) % self._slots, (self._next - self._window) % self._slots
+            self._tree.set([previous, leaving], [float(first < self._next), 0.0])
+        self._next += 1
+
+    # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def draw(self, batch_size: int, *, span: int = 1, whole: bool = True, correction: float = 0.0) -> Draw:
+        """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
+
+        `whole`: the `span` transitions from each lie in its episode. Else only the first has to, so an episode may end
+        within the span; but all of it has been lived, so that a return or a clip read there will never get any longer.
+        `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
+        """
+        if batch_size < 1 or span < 1:
+            raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
+        if not 0 <= correction < np.inf:
+            raise ValueError(f"correction={correction} must be a finite number of at least 0; 1 corrects in full.")
+        steps = span if whole else 1
+        oldest, end = self._oldest_start(), self._next - span
+        starts = np.empty(0, np.int64)
+        if oldest < end:
+            # Rejection leaves the survivors in proportion. Where it leaves too few, listing all valid ones is cheap enough.
+            starts = self._candidates(2 * batch_size + 16, oldest, end)
+            starts = starts[self._reaches(starts, steps)][:batch_size]
+        if len(starts) < batch_size:
+            every = np.arange(oldest, end)
+            every = every[self._reaches(every, steps)]
+            if len(every) == 0:
+                raise NothingToDrawError(self._too_short(steps) if whole or len(self) == 0 else self._too_new(span))
+            leaves = None if self._tree is None else self._tree[every % self._slots]
+            starts = self._generator.choice(every, batch_size, p=None if leaves is None else leaves / leaves.sum())
+        return Draw(starts, self._weights(starts, correction))
+
+    def spread(self, count: int, *, span: int = 1) -> Draw:
+        """Up to so many starts, each followed by `span` transitions of its episode, evenly over all that is stored.
+
+        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For whoever looks on: nothing is
+        random here, and the draws of those who learn stay what they are.
+        """
+        every = np.arange(self._oldest_start(), max(self._oldest_start(), self._next - span))
+        every = every[self._reaches(every, span)]
+        count = min(count, max(1, len(every) // span), len(every))
+        starts = every[np.arange(count) * len(every) // max(1, count)]
+        return Draw(starts, torch.ones(len(starts)))
+
+    def _candidates(self, count: int, oldest: int, end: int) -> Index:
+        """Frames in [oldest, end), up to so many: uniform, or in proportion to their leaves."""
+        if self._tree is None:
+            return self._generator.integers(oldest, end, size=count)
+        if self._tree.total == 0:  # first frames alone
+            return np.empty(0, np.int64)
+        slots = self._tree.find(self._generator.random(count) * self._tree.total)
+        newest = self._next - 1
+        frames = newest - (newest - slots) % self._slots
+        return frames[(frames >= oldest) & (frames < end)]
+
+    def _weights(self, starts: Index, correction: float) -> Tensor:
+        if self._tree is None:
+            return torch.ones(len(starts))
+        weights = (1 / (self._tree[starts % self._slots] + 1e-5)) ** correction  # 1e-5: as in the released code
+        return torch.from_numpy((weights / weights.max()).astype(np.float32))
+
+    def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
+        """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.
+
+        A start that was overwritten since the draw is passed over.
+        """
+        if self._tree is None or self.priority_exponent is None:
+            raise RuntimeError(
+                "This replay draws uniformly and has no priorities. Build it with priority_exponent=0.5 (Rainbow), "
+                "or do not call reprioritise()."
+            )
+        errors = (
+            errors.detach().cpu().double().numpy() if isinstance(errors, Tensor) else np.asarray(errors, np.float64)
+        )
+        if errors.shape != (len(draw),) or not np.isfinite(errors).all():
+            raise ValueError(
+                f"The errors must be one finite number for each of the {len(draw)} starts; got shape {errors.shape}, "
+                f"{int((~np.isfinite(errors)).sum())} not finite. Pass the losses before their mean; if they are not "
+                "finite, look for the cause in the update: another one would spread it."
+            )
+        stored = draw.starts >= max(self._floor, self._next - self._window)
+        starts, errors = draw.starts[stored], errors[stored]
+        if not self._reaches(starts, 1).all():
+            raise ValueError(
+                f"Of {len(draw)} starts some are no transitions. Only reprioritise a draw of this same replay."
+            )
+        # The bounds of the released code, which also catch a divergence that rounding has put below 0.
+        self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)
+
+    def _too_short(self, steps: int) -> str:
+        episodes = self._steps["first"][np.arange(self._oldest_start(), self._next) % self._slots]
+        lengths = np.unique(episodes, return_counts=True)[1] - 1
+        return (
+            f"No stored episode has {steps} transitions in a row to draw: the longest of {len(lengths)} has "
+            f"{lengths.max(initial=0)}. Lower objective.clip_length or the environment's action_repeat, "
+            "or collect more before the first update (agent.warmup_decisions)."
+        )
+
+    def _too_new(self, span: int) -> str:
+        return (
+            f"None of the {len(self)} stored transitions is followed by the {span} frames that the draw needs: the oldest "
+            f"frame has {self._next - 1 - self._oldest_start()} after it. Lower agent.n_step or objective.clip_length, "
+            "raise replay.capacity, or collect more before the first update (agent.warmup_decisions)."
+        )
+
+    def _oldest_start(self) -> int:
+        """The oldest frame whose stack is stored, back to its episode's first frame; so is that of every later frame."""
+        oldest = frame = max(self._floor, self._next - self._window)
+        while (
+            frame < self._next and max(frame - self.frame_stack + 1, self._steps["first"][frame % self._slots]) < oldest
+        ):
+            frame += 1
+        return frame
+
+    def _reaches(self, frames: Index, steps: int | Index) -> NDArray[np.bool_]:
+        """Whether at least so many transitions follow each frame in its episode."""
+        ahead, first = frames + steps, self._steps["first"]
+        same: NDArray[np.bool_] = first[ahead % self._slots] == first[frames % self._slots]
+        return same & (ahead < self._next)
+
+    # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def transitions(
+        self, draw: Draw, *, n_step: int = 1, discount: float = 0.99, late_ends: bool = True
+    ) -> Transitions:
+        """The transitions at the starts, cut short by a termination, a truncation or the newest frame.
+
+        `late_ends=False` is a bug of the released Atari code, for comparison: only an end in the first step is noticed.
+        After a later one the target goes on as if all n steps had led to the observation of the last decision. That code
+        knew no truncation, so both kinds of end count as the end here.
+        """
+        if n_step < 1 or not 0 <= discount <= 1:
+            raise ValueError(f"n_step={n_step} must be at least 1 and discount={discount} lie in [0, 1].")
+        starts, steps = self._stored(draw), np.arange(n_step)
+        taken = self._reaches(starts[:, None], steps + 1)  # (B, n)
+        ends = starts + taken.sum(axis=1)
+        rewards = np.where(taken, self._steps["reward"][(starts[:, None] + steps) % self._slots], 0) @ discount**steps
+        last = (ends - 1) % self._slots
+        stops = self._steps["terminated"][last]  # a truncated episode would have gone on
+        discounts = ~stops * discount ** (ends - starts)
+        if not late_ends:
+            stops = stops | self._steps["truncated"][last]
+            missed = np.where(ends - starts == 1, 0, discount**n_step)
+            ends, discounts = ends - stops, np.where(stops, missed, discounts)
+        obs, next_obs = self._stacks(np.stack([starts, ends]))
+        return Transitions(
+            obs=obs,
+            actions=torch.from_numpy(self._taken(starts)),
+            rewards=torch.from_numpy(rewards.astype(np.float32)),
+            next_obs=next_obs,
+            discounts=torch.from_numpy(discounts.astype(np.float32)),
+        )
+
+    def clips(self, draw: Draw, *, length: int) -> Clip:
+        """K observations from each start with the actions taken at them.
+
+        Past the episode's last action the last observation is repeated, with zero actions and `valid` False.
+        """
+        if length < 1:
+            raise ValueError(f"length={length} must be at least 1.")
+        starts, steps = self._stored(draw), np.arange(length)
+        valid = self._reaches(starts[:, None], steps + 1)  # (B, K)
+        frames = starts[:, None] + np.minimum(steps, valid.sum(axis=1, keepdims=True) - 1)
+        actions = np.where(valid[..., None], self._taken(frames), np.float32(0))
+        obs = self._stacks(frames)
+        return Clip(obs, *(torch.from_numpy(values).to(obs.device) for values in (actions, valid)))
+
+    def _taken(self, frames: Index) -> NDArray[np.float32]:
+        """The actions taken at these frames, (…, A)."""
+        actions = self._steps["action"][frames % self._slots]
+        return (actions[..., None] == np.arange(self.action_dim)).astype(np.float32) if self.discrete else actions
+
+    def _stored(self, draw: Draw) -> Index:
+        stale = (draw.starts < self._oldest_start()) | ~self._reaches(draw.starts, 1)
+        if stale.any():
+            raise ValueError(
+                f"{int(stale.sum())} of {len(draw)} starts are not stored transitions (any more). "
+                "Read a draw before adding to the replay, and only from the replay that made it."
+            )
+        return draw.starts
+
+    def _stacks(self, frames: Index) -> Tensor:
+        """The observations (…, C, H, W) that end in these frames, as one gather of whole frames."""
+        first = self._steps["first"][frames % self._slots][..., None]
+        wanted = frames[..., None] + np.arange(1 - self.frame_stack, 1)  # (…, stack)
+        slots = np.maximum(wanted, first) % self._slots
+        stacks: Any  # (…, stack, c, H, W)
+        before: Any = wanted < first  # where there is no frame
+        if self._mirror is None:
+            stacks = self._frames[slots]
+        else:
+            stacks = self._mirror[torch.from_numpy(slots).to(self._mirror.device)]
+            before = torch.from_numpy(before).to(self._mirror.device)
+        if self.pad == "zero":
+            stacks[before] = 0
+        channels, *sides = self.frame_shape
+        return torch.as_tensor(stacks).reshape(*frames.shape, self.frame_stack * channels, *sides)
+
+    # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def must_be_saved(self) -> bool:
+        """Whether the next episode's first frame and its second may replace one that the last state but one needs.
+
+        It is the older of two states that is protected, for whoever has lost the newer one.
+        """
+        ahead = self._next + 2
+        wraps = isinstance(self._frames, np.memmap) and ahead > self._slots
+        return wraps and ahead - self._saved[1] > self._slots - self._window
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and numpy arrays that share no memory with the replay. Frames in files stay there, written out."""
+        self._saved = (self._next, self._saved[0])
+        used = min(self._next, self._slots)
+        state: dict[str, Any] = {"layout": self._layout(), "next": self._next, "floor": self._floor}
+        state |= {"running": self._running, "generator": self._generator.bit_generator.state}
+        state |= {name: self._steps[name][:used].copy() for name in self._steps.dtype.names or ()}
+        if self._tree is not None:
+            state["leaf"] = self._tree[np.arange(used)]
+        files = [array for array in (self._frames, self._stamps) if isinstance(array, np.memmap)]
+        for file in files:
+            file.flush()
+        if not files:
+            state["frames"] = self._frames[:used].copy()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Continue from a state: same draws, same batches. Returns how many frames are lost.
+
+        Those are the frames in files that are damaged or were written over since, and all before them: none, unless
+        somebody or something else had its hands on the files.
+        """
+        if state["layout"] != self._layout():
+            raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
+        if "frames" not in state and not isinstance(self._frames, np.memmap):
+            raise ValueError("The state has no frames, they are in files: build the replay with its directory.")
+        end, floor, used = state["next"], state["floor"], min(state["next"], self._slots)
+        numbers, lost = np.arange(end - used, end), 0
+        if "frames" in state:
+            self._frames[:used] = state["frames"]
+            self._stamps[numbers % self._slots] = self._expected_stamps(numbers)
+        else:
+            needed = np.arange(max(floor, end - self._window, 0), end)
+            lost = self._lost(needed)
+            floor = max(floor, int(needed[0]) + lost) if lost else floor
+        if self._mirror is not None:
+            for start in range(0, used, 1000):  # files need not fit into memory
+                self._mirror[start : min(start + 1000, used)] = torch.from_numpy(
+                    self._frames[start : min(start + 1000, used)]
+                )
+        for name in self._steps.dtype.names or ():
+            self._steps[name][:used] = state[name]
+        if self._tree is not None:
+            leaves = state["leaf"].copy()
+            leaves[numbers[numbers < floor] % self._slots] = 0  # lost: they would be drawn only to be rejected
+            self._tree.load(leaves)
+        self._next, self._floor, self._running = end, floor, state["running"]
+        self._firsts = np.unique(self._steps["first"][numbers[-self._window :] % self._slots]).tolist()
+        self._generator.bit_generator.state = state["generator"]
+        self._saved = (end, end)
+        return lost
+
+    def _lost(self, numbers: Index) -> int:
+        """How many of these frames to give up, the oldest first, so that all that remain are in the files."""
+        lost = np.flatnonzero(self._stamps[numbers % self._slots] != self._expected_stamps(numbers))
+        if len(lost) and lost[-1] == len(numbers) - 1:
+            raise ValueError(
+                f"The files do not hold the {len(numbers)} frames of the state, not even the newest. "
+                "Build the replay with the directory that was in use when the state was saved."
+            )
+        return int(lost[-1]) + 1 if len(lost) else 0
+
+    def _expected_stamps(self, numbers: Index) -> NDArray[np.uint32]:
+        """Of frames with these numbers and what lies in their slots."""
+        stamps = (_stamp(number, self._frames[number % self._slots]) for number in numbers.tolist())
+        return np.fromiter(stamps, np.uint32, len(numbers))
+
+    def _layout(self) -> dict[str, Any]:
+        """What two replays must share to exchange states; JSON gives the same back."""
+        return {
+            "frame_shape": list(self.frame_shape),
+            "action_dim": self.action_dim,
+            "frame_stack": self.frame_stack,
+            "slots": self._slots,
+            "window": self._window,
+            "pad": self.pad,
+            "discrete": self.discrete,
+            **({} if self.priority_exponent is None else {"priority_exponent": self.priority_exponent}),
+        }
+
+
+def _stamp(number: int, frame: NDArray[np.uint8]) -> int:
+    """A check sum of a frame and its number, as a slot has seen other frames before."""
+    return crc32(np.ascontiguousarray(frame).data, number)
+
+
+def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
+    """Room for `capacity` transitions, the final frames of episodes of 100, though of 1000 at most, and the oldest stack."""
+    return capacity + min(capacity // 100, 1000) + frame_stack + 1 + reserve
+
+
+def _step(action_dim: int, discrete: bool) -> np.dtype[np.void]:
+    """What is kept beside a frame. The last four are about the decision taken at it, so empty in a final frame."""
+    return np.dtype(
+        [
+            ("first", np.int64),  # the number of the episode's first frame
+            ("action", np.min_scalar_type(action_dim - 1)) if discrete else ("action", np.float32, (action_dim,)),
+            ("reward", np.float32),
+            ("terminated", np.bool_),
+            ("truncated", np.bool_),
+        ]
+    )
+
+
+def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
+    """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
+    if directory is None:
+        return np.zeros(shape, dtype)
+    directory.mkdir(parents=True, exist_ok=True)
+    path, size = directory / name, prod(shape) * np.dtype(dtype).itemsize
+    if not path.exists():
+        aside = path.with_name(f"{name}.new")
+        try:
+            with aside.open("wb") as file:
+                _lengthen(file, size)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: the replay needs {size:,} bytes there. Lower replay.capacity or use another disk",
+                str(path),
+            ) from error
+        aside.rename(path)
+    if mend and path.stat().st_size < size:
+        with path.open("r+b") as file:
+            _lengthen(file, size)
+    if path.stat().st_size != size:
+        raise ValueError(
+            f"{path} has {path.stat().st_size} bytes, this replay needs {size}: it is damaged, or of another replay. "
+            "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
+        )
+    return np.memmap(path, dtype, "r+", shape=shape)
+
+
+def _lengthen(file: IO[bytes], size: int) -> None:
+    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would
+    kill the process without a word.
+    """
+    file.truncate(size)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)

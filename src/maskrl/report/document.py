@@ -1,0 +1,72 @@
+"""What a page is made of, as plain values: sections of tables, charts and sentences. `page.render` makes HTML of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from maskrl.report.tables import Mark, Table
+
+ChartKind = Literal["curves", "intervals", "profile", "bars"]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture that the page draws itself: its data are JSON, and what they mean is up to its kind (page/page.js)."""
+
+    key: str
+    kind: ChartKind
+    title: str
+    data: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence, and how it is meant."""
+
+    text: str
+    mark: Mark = ""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Sentences under a small heading; folded ones are opened by whoever wants them."""
+
+    title: str
+    lines: tuple[Line, ...]
+    folded: bool = False
+
+
+Block = Table | Chart | Lines
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what is below it. `over` says which runs it is about, if not all of them."""
+
+    key: str
+    title: str
+    words: tuple[str, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    over: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One page."""
+
+    title: str
+    subtitle: str
+    facts: tuple[tuple[str, str], ...]  # (number, what it counts)
+    headline: tuple[Lines, ...]  # what can be claimed, of each group of runs
+    sections: tuple[Section, ...]
+    methods: tuple[str, ...]  # in the order of their colours
+    problems: tuple[str, ...] = ()
+
+    @property
+    def tables(self) -> list[Table]:
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Table)]
+
+    @property
+    def charts(self) -> list[Chart]:
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Chart)]

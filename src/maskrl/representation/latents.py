@@ -1,0 +1,305 @@
+"""What an encoder has learned to see: the paper's test (appendix, Table 10), and three that it has not.
+
+- cosine: how alike the latents of masked and of original observations are, plainly and with the mean latent taken away, which all
+  observations share; after the encoder, and after the objective's decoder.
+- rank: how many directions the latents make use of (effective rank; Roy and Vetterli, 2007).
+- dead: the share of latent units, and of channels of the last convolution, that are the same whatever is seen.
+- linear: how well the simulator's true state can be read off the latents by a linear map, in episodes that it was not fitted to.
+
+None of it draws from a generator that training uses.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskrl.agents.base import Action, Agent, Spaces
+from maskrl.envs.base import episode_seed, state_of
+from maskrl.nn.clip import Clip
+from maskrl.nn.decoder import LatentDecoder, NarrowDecoder
+from maskrl.nn.encoders import Encoder
+from maskrl.nn.masking import Masker
+from maskrl.objectives.mlr import MLR, MaskConfig
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Replay
+
+GLANCE = 256  # observations of a look during training
+BATCH = 256  # observations that are encoded at once
+
+
+# ── Latents of masked and of original observations ────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Latents:
+    """What an encoder makes of N observations, and of the same observations with parts of them hidden."""
+
+    original: Tensor  # (N, d)
+    masked: Tensor  # (N, d)
+    decoded: tuple[Tensor, Tensor] | None  # (N, d) each, after the objective's decoder: of the original, of the masked
+    low: Tensor  # (F,), the least that each channel of the last map shows of the originals, anywhere
+    high: Tensor  # (F,), the most
+
+
+@torch.no_grad()
+def latents(
+    encoder: Encoder,
+    masker: Masker,
+    clips: Iterable[Clip],
+    *,
+    centre: nn.Module | None = None,
+    decoder: LatentDecoder | NarrowDecoder | None = None,
+    masked_scale: float = 1.0,
+    seed: int = 0,
+) -> Latents:
+    """Hide parts of every clip, as training does, but see its centre and not a random crop, and without a gain.
+
+    A clip here is a batch of them: it gets a mask of its own. `masked_scale` is the objective's, for its decoder alone.
+    """
+    device = next((parameter.device for parameter in encoder.parameters()), torch.device("cpu"))
+    pieces, decoded, ranges = (
+        list[tuple[Tensor, Tensor]](),
+        list[tuple[Tensor, Tensor]](),
+        list[tuple[Tensor, Tensor]](),
+    )
+    with seeded(seed):
+        for clip in clips:
+            obs = clip.obs.cpu()  # on whose generator `seeded` has an eye
+            hidden = masker.hide(obs, masker(obs))
+            original, (low, high) = _encode(encoder, obs, centre, device)
+            masked, _ = _encode(encoder, hidden, centre, device)
+            pieces.append((original.flatten(0, 1), masked.flatten(0, 1)))
+            ranges.append((low, high))
+            if decoder is not None:
+                seen = masked if masked_scale == 1 else _encode(encoder, hidden, centre, device, masked_scale)[0]
+                actions, valid = clip.actions.to(device), clip.valid.to(device)
+                both = (decoder(states.to(device), actions, valid).cpu().flatten(0, 1) for states in (original, seen))
+                decoded.append((next(both), next(both)))
+    low, high = (torch.stack(values) for values in zip(*ranges, strict=True))
+    return Latents(*_joined(pieces), _joined(decoded) if decoded else None, low.amin(dim=0), high.amax(dim=0))
+
+
+def _encode(
+    encoder: Encoder, obs: Tensor, centre: nn.Module | None, device: torch.device, scale: float = 1.0
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """(B, K, C, H, W) uint8 → latents (B, K, d), and the least and the most of every channel, on the CPU."""
+    states, lows, highs = list[Tensor](), list[Tensor](), list[Tensor]()
+    for images in torch.split(obs.flatten(0, 1), BATCH):
+        images = images if centre is None else centre(images)
+        maps = encoder.features(images.to(device).float() * (scale / 255))
+        states.append(encoder.embed(maps).cpu())
+        lows.append(maps.amin(dim=(0, 2, 3)).cpu())
+        highs.append(maps.amax(dim=(0, 2, 3)).cpu())
+    states_of_clips = torch.cat(states).reshape(*obs.shape[:2], -1)
+    return states_of_clips, (torch.stack(lows).amin(dim=0), torch.stack(highs).amax(dim=0))
+
+
+def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    first, second = zip(*pairs, strict=True)
+    return torch.cat(first), torch.cat(second)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from torch's generator of the CPU as if it had this seed, and leave it as it was."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed those of every GPU, too
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+# ── What there is to say of them ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def cosine_probe(encoder: Encoder, masker: Masker, clips: Iterable[Clip], **options: Any) -> float:
+    """The paper's number: the mean cosine between f(masked observation) and f(observation). Options as for `latents`."""
+    seen = latents(encoder, masker, clips, **options)
+    return mean_cosine(seen.masked, seen.original)
+
+
+def mean_cosine(a: Tensor, b: Tensor, *, centred: bool = False) -> float:
+    """(N, d), (N, d) → the mean over N. `centred` takes the mean of `b` away from both first."""
+    a, b = a.double(), b.double()
+    mean = b.mean(dim=0) if centred else 0.0
+    return F.cosine_similarity(a - mean, b - mean, dim=-1).mean().item()
+
+
+def effective_rank(latents: Tensor) -> float:
+    """(N, d) → exp of the entropy of the singular values, scaled to a sum of 1, of the centred latents: from 1 to d.
+
+    k directions of the same weight give k. 0 if all latents are the same.
+    """
+    x = latents.double()
+    x = x - x.mean(dim=0)
+    squares = torch.linalg.eigvalsh(x @ x.T if len(x) < x.shape[1] else x.T @ x)  # of the singular values
+    noise = max(x.shape) * torch.finfo(x.dtype).eps * squares[-1]
+    values = squares[squares > noise].sqrt()
+    shares = values / values.sum()
+    return float((-shares * shares.log()).sum().exp()) if len(values) else 0.0
+
+
+def dead_units(latents: Tensor) -> float:
+    """(N, d) → the share of units whose range over N is at most a millionth of the widest unit's, which is rounding."""
+    ranges = latents.amax(dim=0) - latents.amin(dim=0)
+    return (ranges <= 1e-6 * ranges.max()).double().mean().item()
+
+
+def dead_channels(low: Tensor, high: Tensor) -> float:
+    """(F,), (F,) → the share of channels that show the same at every place of every observation: after a ReLU, nothing."""
+    return (low == high).double().mean().item()
+
+
+def masking(recipe: Recipe) -> tuple[MaskConfig, int]:
+    """Which masks a recipe is probed with, and the length of a clip: those of its objective.
+
+    Without one (or with one that masks features), patches of the paper's share at about its size: the divisor of the frame that
+    is nearest to 10 pixels. For every recipe here, that is the patch of its own objective. How deep a cube is makes no
+    difference to an encoder, which sees one observation at a time.
+    """
+    objective, size = recipe.objective, recipe.env.size
+    if objective is not None and objective.corrupt == "pixels":
+        return objective.mask, objective.clip_length
+    patch = min((side for side in range(1, size // 2 + 1) if size % side == 0), key=lambda side: abs(side - 10))
+    mask = MaskConfig(strategy="spatial", cube=(1, patch, patch), rounding="ceil")
+    return mask, 16 if objective is None else objective.clip_length
+
+
+def glance(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | None:
+    """The cheap look that a run logs at its evaluations; None as long as there is no clip to look at."""
+    mask, length = masking(recipe)
+    draw = replay.spread(max(1, GLANCE // length), span=length)
+    if len(draw) == 0:
+        return None
+    # A mask for every clip: so few clips under one mask would tell more of the mask than of the encoder.
+    masker = replace(mask, per_clip=True).build()
+    clip = replay.clips(draw, length=length)
+    return summary(agent_latents(agent, masker, [clip], seed=recipe.seed))
+
+
+def agent_latents(agent: Agent, masker: Masker, clips: Iterable[Clip], *, seed: int) -> Latents:
+    """As the agent sees, and with its decoder if it has one."""
+    decoder, scale = None, 1.0
+    if isinstance(agent.objective, MLR):
+        decoder, scale = agent.objective.decoder, agent.objective.masked_scale
+    return latents(agent.encoder, masker, clips, centre=agent.centre, decoder=decoder, masked_scale=scale, seed=seed)
+
+
+def summary(seen: Latents) -> dict[str, float]:
+    """The numbers by name; `decoder_cosine` only if there is a decoder."""
+    return {
+        "encoder_cosine": mean_cosine(seen.masked, seen.original),
+        "encoder_cosine_centred": mean_cosine(seen.masked, seen.original, centred=True),
+        **({} if seen.decoded is None else {"decoder_cosine": mean_cosine(seen.decoded[1], seen.decoded[0])}),
+        "rank": effective_rank(seen.original),
+        "dead": dead_units(seen.original),
+        "dead_channels": dead_channels(seen.low, seen.high),
+    }
+
+
+# ── A linear probe of the true state ──────────────────────────────────────────────────────────────────────────────────
+
+RIDGES = tuple(10.0**power for power in range(-6, 4))  # of which the best on held-back episodes is taken
+
+
+class Lived(NamedTuple):
+    """Decisions of a few episodes: what each encoder made of them, and what was true."""
+
+    latents: list[Tensor]  # (N, d), of each encoder
+    states: Tensor  # (N, S)
+    names: list[str]  # S of them
+    episodes: Tensor  # (N,), the number of the episode
+
+
+@torch.no_grad()
+def live(
+    agent: Agent, env: gym.Env[Any, Any], encoders: Sequence[Encoder], *, decisions: int, longest: int, seed: int
+) -> Lived | None:
+    """Play episodes, `longest` decisions of each at most, until there are so many: the agent explores in one, the next is random.
+
+    None if the environment does not tell its state.
+    """
+    spaces, generator, names = Spaces.of(env), np.random.default_rng(seed), list[str]()
+    states, numbers, seen = list[list[float]](), list[int](), [list[Tensor]() for _ in encoders]
+    while len(states) < decisions:
+        number = numbers[-1] + 1 if numbers else 0
+        obs, _ = env.reset(seed=episode_seed(seed, number), options={"restart": True})
+        shown, ended = list[Tensor](), False
+        while not ended and len(shown) < longest:
+            state = state_of(env)
+            if state is None:
+                return None
+            names = list(state)
+            states.append(list(state.values()))
+            shown.append(torch.from_numpy(np.array(obs)))
+            action: Action = spaces.random_action(generator)
+            if number % 2 == 0:
+                action = agent.act(obs[None], explore=True)[0]
+            obs, _, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+        numbers += [number] * len(shown)
+        for encoder, made in zip(encoders, seen, strict=True):
+            device = next(encoder.parameters()).device
+            made.append(_encode(encoder, torch.stack(shown)[:, None], agent.centre, device)[0].flatten(0, 1))
+    return Lived([torch.cat(made) for made in seen], torch.tensor(states).double(), names, torch.tensor(numbers))
+
+
+def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:
+    """(N, d), (N, S), (N,) → the R² of every value in the last quarter of the episodes, by a ridge regression on the others.
+
+    To predict the mean of the others has an R² of 0. How strong the ridge is, the last quarter of the others decides, for each
+    value by itself.
+    """
+    known, new = split(episodes)
+    x, y = (_standardised(values.double(), known) for values in (latents, states))
+    inner, held = split(episodes[known])
+    trials = [_apply(fit, x[known][held]) for fit in _fits(x[known][inner], y[known][inner], RIDGES)]
+    errors = torch.stack([(y[known][held] - trial).square().sum(dim=0) for trial in trials])  # (ridges, S)
+    guesses = torch.stack([_apply(fit, x[new]) for fit in _fits(x[known], y[known], RIDGES)])  # (ridges, N', S)
+    guess = guesses.gather(0, errors.argmin(dim=0).expand(1, len(new), -1))[0]
+    residues = (y[new] - guess).square().sum(dim=0)
+    return 1 - residues / y[new].square().sum(dim=0)  # the mean of the others is 0, once standardised
+
+
+def varying(states: Tensor, episodes: Tensor) -> Tensor:
+    """(N, S), (N,) → (S,) bool: whether a value takes any one number in less than 99 % of either side of the split."""
+    shares = [(states[side] == states[side].mode(dim=0).values).double().mean(dim=0) for side in split(episodes)]
+    return (shares[0] < 0.99) & (shares[1] < 0.99)
+
+
+def split(episodes: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of all but the last quarter of the episodes, and those of that quarter: never a frame of one in the other."""
+    numbers = sorted(set(episodes.tolist()))
+    if len(numbers) < 2:
+        raise ValueError("A split by episode needs two of them at least.")
+    first_new = numbers[-max(1, len(numbers) // 4)]
+    return (episodes < first_new).nonzero().flatten(), (episodes >= first_new).nonzero().flatten()
+
+
+def _standardised(values: Tensor, known: Tensor) -> Tensor:
+    """By mean and spread of those at the known places; what is constant there stays at 0 there."""
+    spread = values[known].std(dim=0, correction=0)
+    return (values - values[known].mean(dim=0)) / torch.where(spread > 0, spread, 1.0)
+
+
+def _fits(x: Tensor, y: Tensor, ridges: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+    """(n, d), (n, S) → for each ridge the weights (d, S) and the offset (S,) that minimise |y - xw - b|²/n + ridge·|w|²."""
+    x_mean, y_mean = x.mean(dim=0), y.mean(dim=0)
+    x, y = x - x_mean, y - y_mean
+    values, vectors = torch.linalg.eigh(x.T @ x / len(x))
+    rotated = vectors.T @ (x.T @ y) / len(x)
+    weights = [vectors @ (rotated / (values.clamp(min=0) + ridge)[:, None]) for ridge in ridges]
+    return [(w, y_mean - x_mean @ w) for w in weights]
+
+
+def _apply(fit: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
+    weights, offset = fit
+    return x @ weights + offset

@@ -1,0 +1,123 @@
+"""`maskrl probe`: all tests of representation.py on the newest checkpoint of a run, whose files it only reads."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from maskrl.agents.base import Agent
+from maskrl.nn.clip import Clip
+from maskrl.objectives.mlr import MLRConfig
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Draw, Replay
+from maskrl.representation.latents import (
+    agent_latents,
+    linear_probe,
+    live,
+    masking,
+    seeded,
+    split,
+    summary,
+    varying,
+)
+from maskrl.runs.directory import Run, RunError
+from maskrl.runs.loop import as_arrays, build_agent, build_replay
+
+OBSERVATIONS = 10_000  # at least, if there are as many
+CLIPS_PER_MASK = 128  # the paper's batch
+DECISIONS, LONGEST = 4000, 250  # of the linear probe: so many in all, and of one episode at most
+PROBE_SEED = 2_000_000  # added to the run's seed, so that no episode starts as one of training or of an evaluation did
+
+Tell = Callable[[str], None]
+
+
+def probe(run: Run, *, like: MLRConfig | None = None, clips: int | None = None, tell: Tell = print) -> dict[str, Any]:
+    """Probe a run and write `probe.json` into its directory. The same run gives the same numbers.
+
+    `like` is the objective whose masks are drawn for a run that has none of its own.
+    """
+    state = run.restore(tell)
+    if state is None:
+        raise RunError(
+            f"{run.path} has no checkpoint yet. Continue it with the `maskrl train` command that started it."
+        )
+    recipe = run.recipe
+    mask, length = (like.mask, like.clip_length) if recipe.objective is None and like is not None else masking(recipe)
+    env = recipe.env.make(seed=recipe.seed, training=False)
+    try:
+        with seeded(recipe.seed + PROBE_SEED):
+            agent = build_agent(recipe, env)
+            agent.load_state_dict(state["agent"])
+            replay = _stored(run, env, state["replay"], tell)
+            wanted = -(-OBSERVATIONS // length) if clips is None else clips
+            draw = replay.spread(wanted, span=length)
+            if len(draw) == 0:
+                raise RunError(
+                    f"{run.path} has no {length} decisions in a row yet, which a clip needs. Train it longer."
+                )
+            seen = agent_latents(agent, mask.build(), _clips(replay, draw, length), seed=recipe.seed)
+            linear, why = _linear(recipe, agent, env)
+    finally:
+        env.close()
+    if clips is None and len(draw) < wanted:
+        tell(f"The replay has room for {len(draw) * length:,} observations in clips, fewer than {OBSERVATIONS:,}.")
+    found = {
+        "frames": state["position"]["decisions"] * recipe.env.action_repeat,
+        "observations": len(draw) * length,
+        "clips": len(draw),
+        "clip_length": length,
+        "mask": asdict(mask),
+        "decoder_cosine": None,
+        **summary(seen),
+        "linear": linear,
+        "linear_reason": why,
+    }
+    run.write("probe.json", json.dumps(found, indent=2))
+    return found
+
+
+def _stored(run: Run, env: gym.Env[Any, Any], state: dict[str, Any], tell: Tell) -> Replay:
+    """The replay as it was saved; its files are not touched."""
+    if run.recipe.replay.storage == "disk" and not (run.path / "replay" / "frames.u8").is_file():
+        raise RunError(f"{run.path} has no replay any more: {Path('replay') / 'frames.u8'} is missing. Put it back.")
+    replay = build_replay(run.recipe, env, run, mend=False)
+    try:
+        lost = replay.load_state_dict(as_arrays(state))
+    except ValueError as error:
+        raise RunError(f"The replay of {run.path} cannot be read: {error}") from error
+    if lost:
+        tell(f"{lost:,} frames of the replay are damaged or older than one that is, and are left out.")
+    return replay
+
+
+def _clips(replay: Replay, draw: Draw, length: int) -> Iterator[Clip]:
+    for start in range(0, len(draw), CLIPS_PER_MASK):
+        part = slice(start, start + CLIPS_PER_MASK)
+        yield replay.clips(Draw(draw.starts[part], draw.weights[part]), length=length)
+
+
+def _linear(recipe: Recipe, agent: Agent, env: gym.Env[Any, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    """The linear probe of the agent's encoder and of one that has learned nothing; or why there is none."""
+    seed = recipe.seed + PROBE_SEED
+    fresh = build_agent(recipe, env).encoder
+    lived = live(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed)
+    if lived is None:
+        return None, "the environment does not tell its state: it has no method state() -> dict[str, float]"
+    chosen = varying(lived.states, lived.episodes)
+    if not chosen.any():
+        return None, "no value of the state varies"
+    own, floor = (linear_probe(latents, lived.states[:, chosen], lived.episodes) for latents in lived.latents)
+    known, new = split(lived.episodes)
+    return {
+        "r2": own.mean().item(),
+        "r2_random_encoder": floor.mean().item(),
+        "names": [name for name, varies in zip(lived.names, chosen.tolist(), strict=True) if varies],
+        "per_value": own.tolist(),
+        "per_value_random_encoder": floor.tolist(),
+        "episodes": len(set(lived.episodes.tolist())),
+        "fitted_to": len(known),
+        "tested_on": len(new),
+    }, None

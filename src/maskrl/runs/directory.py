@@ -1,0 +1,367 @@
+"""The directory of one run. Everything a reader needs to believe its number is in it.
+
+recipe.json        what was run
+versions.json      with what: Python, torch, simulator, renderer, processor
+metrics.jsonl      one line per event, each with its clock: frames, decisions, updates, seconds
+status.json        running, done or failed, and why
+checkpoints/       the newest state and the one before, tensors and plain values only
+replay/            the frames, memory-mapped
+lock               held by the process that trains the run
+"""
+
+import json
+import os
+import platform
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import torch
+
+from maskrl.envs.dmcontrol import DMControl
+from maskrl.envs.gl import choose_gl
+from maskrl.runs import checkpoint
+from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text, from_json
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a run is not locked
+    fcntl = None  # type: ignore[assignment]
+
+# random: what uniformly random actions earn. probe: what the encoder sees, see representation.py. The last three are of the
+# process and not of the run: where its time went, what a checkpoint cost, and what went otherwise than planned.
+Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "checkpoint", "note"]
+Status = Literal["new", "running", "done", "failed"]
+
+BEGINNING = ("versions.json", "recipe.json")  # a run that was killed between the two is a new one
+_ASIDE = re.compile(r"(\.\d+)?\.new$")  # of a file that is being written: see `write_whole`
+
+
+class RunError(Exception):
+    """Something about a run directory that its user can put right; the message says how."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run is. A decision is one action of the agent, a frame one tick of the simulator, an update one round of learning."""
+
+    frames: int
+    decisions: int
+    updates: int
+    seconds: float  # of training, over all sittings
+
+
+class Run:
+    """One run: its directory, its recipe, its log and its newest checkpoint."""
+
+    def __init__(self, path: Path, recipe: Recipe, text: str | None = None) -> None:
+        """`text`: the recipe as it was written, which a later version of maskrl may write otherwise."""
+        self.path, self.recipe, self._text = path, recipe, text
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe) -> "Run":
+        """The run in this directory: a new one, or the one that is there if it has the same recipe."""
+        if (path / "recipe.json").exists():
+            run = cls.open(path)
+            if run.recipe != recipe:
+                changes = "\n".join(f"  {line}" for line in difference(run.recipe, recipe))
+                raise RunError(
+                    f"{path} holds a run of another recipe. There and here:\n{changes}\n"
+                    "Continue it with the overrides it was started with, or choose another --run-dir."
+                )
+            run.require_same_encoder()
+            return run
+        if path.exists() and any(_ASIDE.sub("", file.name) not in BEGINNING for file in path.iterdir()):
+            raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
+        begun = {**versions(recipe), **begun_from(recipe)}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(path / "versions.json", json.dumps(begun, indent=2))
+            write_whole(path / "recipe.json", as_json(recipe))
+        except OSError as error:
+            raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
+        return cls(path, recipe)
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        """The run that is in this directory."""
+        file = path / "recipe.json"
+        if not file.exists():
+            raise RunError(f"{path} holds no run: there is no recipe.json in it. `maskrl train` makes one.")
+        try:
+            text = file.read_text()
+            return cls(path, from_json(text), text)
+        except (ValueError, OSError) as error:
+            raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+        try:
+            file = (self.path / "lock").open("a+")
+        except OSError as error:
+            raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --run-dir.") from error
+        with file:
+            try:
+                lock(file)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read(200).strip() or "another process"
+                raise RunError(
+                    f"{self.path} is being trained by {owner}. Wait for it, stop it (Ctrl-C there, or kill: it saves "
+                    "first), or choose another --run-dir."
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+            file.flush()
+            yield
+
+    def versions(self) -> dict[str, Any]:
+        """With what the run was begun; nothing if that cannot be read."""
+        try:
+            found = json.loads((self.path / "versions.json").read_text())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def require_same_encoder(self) -> None:
+        """Refuse to go on, if the file of its first encoder has changed. One that is gone is missed only at the very start."""
+        path, begun = encoder_path(self.recipe), self.versions().get("encoder")
+        if path is not None and begun is not None and path.is_file() and (now := checkpoint.digest_of(path)) != begun:
+            raise RunError(
+                f"{self.path} was begun with another encoder: {path} had the digest {begun}, and has {now} now. "
+                "Put the file back, or choose another --run-dir."
+            )
+
+    def write(self, name: str, text: str) -> Path:
+        """A file beside the others, all of it or nothing."""
+        write_whole(self.path / name, text)
+        return self.path / name
+
+    # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def log(self, kind: Kind, clock: Clock, values: Mapping[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"kind": kind, **asdict(clock), **values}) + "\n")
+
+    def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
+        """The logged events in order, of these kinds or of all; a line torn by a crash is passed over."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
+        words = [kind.encode() for kind in kinds]
+        for line in lines:
+            if words and not any(word in line for word in words):
+                continue  # unparsed: of a long log, most lines are updates
+            event = _event(line)
+            if event is not None and (not kinds or event["kind"] in kinds):
+                yield event
+
+    def rewind(self, clock: Clock | None) -> None:
+        """Forget what was logged after this time, or everything: it will be done again."""
+        if not (self.path / "metrics.jsonl").exists():
+            return
+        kept = [
+            event
+            for event in self.events()
+            if clock is not None and event["decisions"] <= clock.decisions and event["updates"] <= clock.updates
+        ]
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
+
+    # ── status ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def status(self) -> Status:
+        """Where the run is in its life; a file that cannot be read says no more than that there is a run."""
+        try:
+            status = json.loads((self.path / "status.json").read_text())["status"]
+        except FileNotFoundError:
+            return "new"
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return "running"
+        known: tuple[Status, ...] = get_args(Status)
+        return next((one for one in known if one == status), "running")
+
+    def set_status(self, status: Status, why: str = "") -> None:
+        write_whole(self.path / "status.json", json.dumps({"status": status, "why": why}))
+
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def digest(self) -> str:
+        """By which the run's checkpoints know its recipe."""
+        return digest(self.recipe) if self._text is None else digest_of_text(self._text)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def save(self, state: Mapping[str, Any]) -> Path:
+        """Write a checkpoint. Those before it stay until it is on the disk, and so is the log up to here."""
+        log = self.path / "metrics.jsonl"
+        if log.exists():
+            with log.open("ab") as file:
+                os.fsync(file.fileno())
+        return checkpoint.write(self.checkpoints, state, recipe=self.digest)
+
+    def restore(self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False) -> dict[str, Any] | None:
+        """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
+
+        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains.
+        """
+        damaged = []
+        for found in checkpoint.checkpoints(self.checkpoints):
+            try:
+                content = checkpoint.read(found)
+            except (checkpoint.DamagedError, OSError) as error:
+                damaged.append(f"{found.path.name} is damaged ({error})")
+                if set_aside:
+                    found.path.rename(found.path.with_suffix(".damaged"))
+                continue
+            if content.format != checkpoint.FORMAT:
+                raise RunError(
+                    f"{found.path} has format {content.format}; this version of maskrl reads format {checkpoint.FORMAT}. "
+                    "Continue this run with the version of maskrl that wrote it (versions.json tells which began it)."
+                )
+            if content.recipe != self.digest:
+                raise RunError(
+                    f"{found.path} is of another recipe ({content.recipe}, here {self.digest}). "
+                    "Take it out of this directory; the checkpoint before it will be used."
+                )
+            if damaged and tell is not None:
+                tell(f"{' and '.join(damaged)}; taking the checkpoint before, {found.path.name}.")
+            return content.state
+        if damaged:
+            raise RunError(
+                f"{self.checkpoints} has no checkpoint that can be read: {', '.join(damaged)}. Put a good copy there, or "
+                "remove the run's directory and start again."
+            )
+        self._require_young()
+        return None
+
+    def _require_young(self) -> None:
+        """Refuse to begin again, and to write over, a run that must have had a checkpoint."""
+        reached = max((event["frames"] for event in self.events()), default=0)
+        if reached > self.recipe.checkpoint_every:
+            raise RunError(
+                f"{self.path} has reached {reached:,} frames, but its checkpoints are gone. Put them back into "
+                f"{self.checkpoints.name}/, or remove the run's directory to start again."
+            )
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process trains the run in this directory, as far as the file system tells."""
+    if fcntl is None:
+        return False
+    try:
+        with (path / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no run yet, or there are no locks
+        return False
+    return False
+
+
+def lock(file: IO[str]) -> None:
+    """Lock a file for this process, or BlockingIOError. A look at the lock (`is_locked`) is waited for: it takes no time."""
+    for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if pause is None:
+                raise
+            time.sleep(pause)
+        except OSError:
+            break  # a file system without locks; `maskrl doctor` tells
+        else:
+            break
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """A line of the log, or None if it is not one that a run has written."""
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, int | float)
+
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not all(is_number(event.get(field.name)) for field in fields(Clock)):
+        return None
+    match event.get("kind"):
+        case "evaluation" | "random":
+            returns = event.get("returns")
+            listed = isinstance(returns, list) and len(returns) > 0 and all(map(is_number, returns))
+            return event if listed and is_number(event.get("score")) else None
+        case "episode":
+            return event if is_number(event.get("return")) else None
+        case "timing":
+            parts = event.get("parts")
+            return event if isinstance(parts, dict) and all(map(is_number, parts.values())) else None
+        case kind:
+            return event if kind in get_args(Kind) else None
+
+
+def encoder_path(recipe: Recipe) -> Path | None:
+    """The file that the recipe's encoder begins with."""
+    return None if recipe.encoder_from is None else Path(recipe.encoder_from.replace("{seed}", str(recipe.seed)))
+
+
+def begun_from(recipe: Recipe) -> dict[str, str]:
+    """The digest of that file, by which it is known again."""
+    path = encoder_path(recipe)
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
+    return {"encoder": checkpoint.digest_of(path)}
+
+
+def versions(recipe: Recipe) -> dict[str, str | None]:
+    """What may change a result without changing the recipe."""
+
+    def version(package: str) -> str | None:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    def renderer() -> str | None:
+        try:
+            return " ".join(choose_gl()) if isinstance(recipe.env, DMControl) else None
+        except RuntimeError:  # nothing draws here, which is for the environment to say
+            return None
+
+    packages = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")
+    return {
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "renderer": renderer(),
+    }
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """All of it or nothing. What is no text, in the name of a folder, is written as its number."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # others may write the same at the same time
+    try:
+        with aside.open("wb") as file:
+            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

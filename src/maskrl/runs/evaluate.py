@@ -1,0 +1,101 @@
+"""How good an agent is: full episodes without exploration, in environments of their own."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from maskrl.agents.base import Agent, Spaces
+from maskrl.envs.base import episode_seed
+
+
+@dataclass(frozen=True)
+class EpisodeReturns:
+    """Undiscounted returns, one of each episode. Their mean is the score of the run at that time."""
+
+    returns: tuple[float, ...]
+
+    @property
+    def score(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over episodes: not over seeds, which is what the paper's tables show."""
+        return float(np.std(self.returns))
+
+
+Env = gym.Env[Any, Any]
+Policy = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
+Watcher = Callable[[NDArray[np.uint8]], None]
+Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
+
+
+def evaluate(
+    agent: Agent,
+    envs: Sequence[Env],
+    *,
+    episodes: int,
+    seed: int,
+    epsilon: float = 0.0,
+    watcher: Watcher | None = None,
+    counter: Counter | None = None,
+) -> EpisodeReturns:
+    """The agent's best actions, and random ones with probability `epsilon`, in all environments side by side.
+
+    Episode i is reset with the seed of (seed, i), so all who are evaluated see the same starts. `watcher` gets rendered images
+    of the first environment.
+    """
+    return _play(lambda obs: agent.act(obs, explore=False), envs, episodes, seed, epsilon, watcher, counter)
+
+
+def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Counter | None = None) -> EpisodeReturns:
+    """What uniformly random actions earn: the floor that a score should be seen above."""
+    return _play(lambda obs: [None] * len(obs), envs, episodes, seed, epsilon=1.0, counter=counter)
+
+
+class _Episode:
+    """One that is being played."""
+
+    def __init__(self, env: Env, number: int, seed: int) -> None:
+        self.env, self.number, self.total, self.ended = env, number, 0.0, False
+        self.obs, _ = env.reset(seed=episode_seed(seed, number), options={"restart": True})
+        self.chance, self.spaces = np.random.default_rng((seed, number)), Spaces.of(env)
+
+    def step(self, action: Any, epsilon: float) -> None:
+        if epsilon and self.chance.random() < epsilon:
+            action = self.spaces.random_action(self.chance)
+        self.obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.total, self.ended = self.total + float(reward), terminated or truncated
+
+
+def _play(
+    policy: Policy,
+    envs: Sequence[Env],
+    episodes: int,
+    seed: int,
+    epsilon: float,
+    watcher: Watcher | None = None,
+    counter: Counter | None = None,
+) -> EpisodeReturns:
+    """An environment whose episode has ended takes the next that waits."""
+    returns, waiting = dict[int, float](), deque(range(episodes))
+    playing = [_Episode(env, waiting.popleft(), seed) for env in envs[:episodes]]
+    while playing:
+        if watcher is not None:
+            image: Any = playing[0].env.render()
+            watcher(image)
+        for episode, action in zip(playing, policy(np.stack([episode.obs for episode in playing])), strict=True):
+            episode.step(action, epsilon)
+        ended = [episode for episode in playing if episode.ended]
+        if ended:
+            returns |= {episode.number: episode.total for episode in ended}
+            playing = [episode for episode in playing if not episode.ended]
+            playing += [_Episode(episode.env, waiting.popleft(), seed) for episode in ended[: len(waiting)]]
+        if counter is not None:
+            counter(len(returns))
+    return EpisodeReturns(tuple(returns[number] for number in range(episodes)))

@@ -1,0 +1,208 @@
+"""The environment of a run, which can be brought back to where it was.
+
+Every episode is reset with a seed of its own, so that it is a function of its actions alone: to continue one after a crash,
+reset again and take the same actions. Not every environment is like that (a robot is not), so what comes back is compared.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from maskrl.agents.base import Action, Spaces
+from maskrl.envs.base import episode_seed
+from maskrl.envs.subprocess import SubprocessEnv
+from maskrl.recipes.schema import Recipe
+
+T = TypeVar("T")
+Tell = Callable[[str], None]  # takes a sentence for whoever watches the run
+
+
+class EnvironmentFailedError(Exception):
+    """The environment raised an error or returned nonsense, twice: the run cannot go on without its user."""
+
+
+class Step(NamedTuple):
+    """What a decision led to."""
+
+    obs: NDArray[np.uint8]  # (C, H, W)
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class World:
+    """The training environment, with what it takes to live through the current game again.
+
+    An error in it may be a hiccup of the renderer or of somebody's network, so each call has a second try, in a fresh
+    environment that is first brought to the same place.
+    """
+
+    def __init__(self, recipe: Recipe, tell: Tell) -> None:
+        self._recipe, self._tell = recipe, tell
+        self.env = self._make()
+        self.spaces = Spaces.of(self.env)
+        self.episode = -1  # number of the current one
+        self.running = False  # whether it is open
+        # Of this episode and of those before it in the same game: the actions, and check sums of what they led to.
+        self._actions: list[list[Action]] = []
+        self._sums: list[list[int]] = []
+
+    @property
+    def length(self) -> int:
+        """Decisions in the current episode."""
+        return len(self._actions[-1])
+
+    def begin(self) -> NDArray[np.uint8]:
+        """The first observation of the next episode."""
+        number = self.episode + 1
+        begun = self._twice(lambda: self._reset(number), f"at the reset of episode {number}")
+        assert begun is not None  # as no episode is open
+        obs, continues = begun
+        # A life that was lost ends an episode of learning on Atari, but not the game: that still depends on all it has seen.
+        if not continues:
+            self._actions, self._sums = [], []
+        self._actions.append([])
+        self._sums.append([_sum(obs)])
+        self.episode, self.running = number, True
+        return obs
+
+    def step_async(self, action: Action) -> None:
+        """The next step will be this: an environment in a process of its own begins with it now."""
+        if isinstance(self.env, SubprocessEnv):
+            self.env.step_async(action)
+
+    def step(self, action: Action) -> Step | None:
+        """What the action leads to. None: the episode was lost, as the environment failed and does not come back to it."""
+        where = f"at decision {self.length + 1} of episode {self.episode}"
+        step = self._twice(lambda: self._step(action), where)
+        if step is None:
+            return None
+        self._actions[-1].append(action)
+        self._sums[-1].append(_sum(step.obs, step.reward))
+        self.running = not (step.terminated or step.truncated)
+        return step
+
+    def close(self) -> None:
+        self.env.close()
+
+    # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "episode": self.episode,
+            "running": self.running,
+            "actions": [[action.tolist() for action in episode] for episode in self._actions],
+            "sums": self._sums,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
+        """Go back to where the state was taken; returns the observation there, or None if there is no open episode."""
+        kind: Any = np.int64 if self.spaces.discrete else np.float32
+        self.episode, self.running, self._sums = state["episode"], state["running"], state["sums"]
+        self._actions = [[np.array(action, kind)[()] for action in episode] for episode in state["actions"]]
+        try:
+            obs = self._relive()
+        except Exception as error:
+            self._tell(f"The environment failed on its way back ({_words(error)}). Trying once more in a fresh one.")
+            self._renew()
+            obs = self._again(self._relive, "on its way back")
+        return obs if self.running else None
+
+    def _relive(self) -> NDArray[np.uint8] | None:
+        """Live through the game again, from its first episode on; if that does not lead to the same place, close the episode."""
+        obs, first = None, self.episode + 1 - len(self._actions)
+        try:
+            for number, (actions, sums) in enumerate(zip(self._actions, self._sums, strict=True), start=first):
+                obs, _ = self._reset(number)
+                _require(_sum(obs) == sums[0], f"the first observation of episode {number}")
+                for place, (action, expected) in enumerate(zip(actions, sums[1:], strict=True), start=1):
+                    step = self._step(action)
+                    ends = place == len(actions) and not (number == self.episode and self.running)
+                    same = _sum(step.obs, step.reward) == expected and (step.terminated or step.truncated) == ends
+                    _require(same, f"what followed decision {place} of episode {number}")
+                    obs = step.obs
+        except _DiffersError as difference:
+            closed = f"Episode {self.episode} is closed as truncated" if self.running else "The next game is a new one"
+            self._tell(
+                f"The environment did not come back to where it was: {difference}. {closed}, and the run goes on; it is not "
+                "the run that it would have been without the stop."
+            )
+            self._actions, self._sums, self.running = [], [], False
+            self._renew()
+            return None
+        return obs
+
+    # ── the environment, checked and with a second try ────────────────────────────────────────────────────────────
+
+    def _twice(self, call: Callable[[], T], where: str) -> T | None:
+        """The result of the call, perhaps in a fresh environment; None if the open episode was lost on the way to it."""
+        try:
+            return call()
+        except Exception as error:
+            self._tell(f"The environment failed {where} ({_words(error)}). Trying once more in a fresh one.")
+        was_running = self.running
+        self._renew()
+        self._again(self._relive, where)
+        return None if was_running and not self.running else self._again(call, where)
+
+    def _again(self, call: Callable[[], T], where: str) -> T:
+        try:
+            return call()
+        except Exception as error:
+            raise EnvironmentFailedError(
+                f"The environment failed {where}, and again in a fresh one: {_words(error)}."
+            ) from error
+
+    def _renew(self) -> None:
+        with suppress(Exception):
+            self.env.close()
+        try:
+            self.env = self._make()
+        except Exception as error:
+            raise EnvironmentFailedError(f"The environment cannot be made again: {_words(error)}.") from error
+
+    def _make(self) -> gym.Env[Any, Any]:
+        recipe = self._recipe
+        if recipe.overlap:
+            return SubprocessEnv(recipe.env, seed=recipe.seed, training=True)
+        return recipe.env.make(seed=recipe.seed, training=True)
+
+    def _reset(self, number: int) -> tuple[NDArray[np.uint8], bool]:
+        """The first observation of an episode, and whether it is a part of the game before."""
+        obs, info = self.env.reset(seed=episode_seed(self._recipe.seed, number))
+        return self._checked(obs), bool(info.get("continues", False))
+
+    def _step(self, action: Action) -> Step:
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        if not math.isfinite(float(reward)):
+            raise ValueError(f"the reward is {reward}, and must be a finite number")
+        return Step(self._checked(obs), float(reward), bool(terminated), bool(truncated))
+
+    def _checked(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if not isinstance(obs, np.ndarray) or obs.dtype != np.uint8 or obs.shape != self.spaces.obs:
+            seen = f"{obs.dtype} {obs.shape}" if isinstance(obs, np.ndarray) else type(obs).__name__
+            raise ValueError(f"the observation is {seen}, and its space says uint8 {self.spaces.obs}")
+        return obs
+
+
+def _sum(obs: NDArray[np.uint8], reward: float = 0.0) -> int:
+    return crc32(np.float64(reward).tobytes(), crc32(np.ascontiguousarray(obs).data))
+
+
+class _DiffersError(Exception):
+    """What comes back is not what was."""
+
+
+def _require(same: bool, what: str) -> None:
+    if not same:
+        raise _DiffersError(f"{what} is not what it was")
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(".: ")

@@ -1,0 +1,348 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from maskrl.analysis.scores import Protocol, RunScores, Scores, ScoresError, protocol_of
+from maskrl.analysis.verdict import Verdict, against_paper, papers_gain, versus, within_paper
+from maskrl.recipes import find, resolve
+from maskrl.recipes.published import published_scores
+
+CONTROL = sorted({s.task for s in published_scores() if s.table == "table:dmc_compare"})
+
+
+def runs_of(
+    method: str, task: str, scores: Sequence[float], *, at: int = 100_000, protocol: Protocol | None = None
+) -> list[RunScores]:
+    """With the paper's protocol unless another is given; seeds from 1."""
+    unit = "decisions" if task.startswith("atari/") else "frames"
+    protocol = dict(protocol_of(find(task, "paper")) if protocol is None else protocol) | {f"budget.{unit}": at}
+    return [
+        RunScores(method, task, seed, unit, ((at, score),), protocol, f"{task}-{seed}")  # type: ignore[arg-type]
+        for seed, score in enumerate(scores, start=1)
+    ]
+
+
+def paper(task: str, scores: Sequence[float], method: str = "mlr", **more: int) -> Verdict:
+    (verdict,) = against_paper(Scores(tuple(runs_of(method, task, scores, **more))), method, **more).tasks
+    return verdict
+
+
+def spread_around(mean: float, std: float, runs: int) -> list[float]:
+    """Scores with that mean and standard deviation."""
+    points = np.linspace(-1, 1, runs)
+    return (mean + std * points / points.std(ddof=1)).tolist()
+
+
+# ── Against the paper ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_three_runs_like_the_papers_are_consistent_where_three_can_tell() -> None:
+    verdict = paper("dmcontrol/reacher-easy", [760, 880, 900])
+    assert (verdict.outcome, verdict.needed, verdict.runs) == ("consistent", 3, 3)
+    theirs = stats.ttest_ind_from_stats(
+        np.mean([760, 880, 900]), np.std([760, 880, 900], ddof=1), 3, 866, 103, 10, False
+    )
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(theirs.pvalue)
+    assert verdict.permutation_p is None
+    assert verdict.sentence == (
+        "dmcontrol/reacher-easy: mlr 847 (3 runs), paper, Table 1 (10 seeds) 866: a difference of -19, 95 % interval "
+        f"{verdict.difference.low:.0f} to {verdict.difference.high:.0f}, p = {verdict.difference.p:.2g}. They are consistent."
+    )
+
+
+def test_three_runs_like_the_papers_are_too_few_where_it_takes_102() -> None:
+    verdict = paper("dmcontrol/cartpole-swingup", [760, 800, 840])
+    assert (verdict.outcome, verdict.needed) == ("not enough seeds", 102)
+    assert verdict.sentence.endswith(
+        "Not enough seeds: to show the paper's own gain here takes about 102 of each method."
+    )
+    assert paper("dmcontrol/cartpole-swingup", spread_around(806, 48, 101)).outcome == "not enough seeds"
+    assert paper("dmcontrol/cartpole-swingup", spread_around(806, 48, 102)).outcome == "consistent"
+
+
+def test_a_difference_that_shows_is_one_however_few_the_runs() -> None:
+    assert paper("dmcontrol/cartpole-swingup", [500, 510, 520]).outcome == "below"
+    verdict = paper("dmcontrol/cartpole-swingup", [900, 905, 910])
+    assert verdict.outcome == "above"
+    assert verdict.effect is not None
+    assert verdict.effect == pytest.approx((905 - 806) / np.sqrt((25 + 48**2) / 2))
+    assert verdict.sentence.endswith("mlr is above.")
+
+
+def test_one_run_is_not_enough() -> None:
+    verdict = paper("dmcontrol/reacher-easy", [100])
+    assert (verdict.outcome, verdict.difference, verdict.effect) == ("not enough seeds", None, None)
+    assert "mlr 100 (1 run)" in verdict.sentence
+    assert "one run has no spread to test with" in verdict.sentence
+
+
+def test_the_same_runs_are_held_against_the_column_of_their_method_and_time() -> None:
+    assert paper("dmcontrol/reacher-easy", [590, 600, 610], "baseline").reference == 593
+    assert paper("dmcontrol/reacher-easy", [940, 950, 960], at=500_000).reference == 957
+    assert paper("dmcontrol/walker-run", [180, 185, 190]).theirs == "paper, Table 11 (3 seeds)"
+
+
+def test_a_mean_without_a_spread_is_taken_as_exact_and_that_is_said() -> None:
+    verdict = paper("atari/alien", [800.0, 820.0, 900.0], "der")
+    assert verdict.theirs == "paper, Table 5 (taken as exact; no spread or number of seeds is told)"
+    assert verdict.effect == pytest.approx((840 - 802.3) / np.std([800, 820, 900], ddof=1))  # in our spread alone
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(stats.ttest_1samp([800, 820, 900], 802.3).pvalue)
+
+
+def test_the_misprinted_spread_is_not_used_and_that_is_said() -> None:
+    verdict = paper("dmcontrol/walker-walk", [500.0, 510.0, 520.0], "DrQ", at=500_000)
+    assert verdict.outcome == "below"  # with 4575 it could be anything
+    assert "misprinted: printed 921 ± 4575" in verdict.theirs
+    assert verdict.reference == 921
+
+
+def test_where_the_papers_runs_do_not_vary() -> None:
+    same = paper("atari/private_eye", [100.0, 100.0, 100.0])
+    assert same.difference == (0, 0, 0, 1)
+    assert (same.outcome, same.needed) == ("not enough seeds", 24)  # the Baseline's 93.3 ± 11.5 is that near
+    assert paper("atari/private_eye", [90.0, 90.0, 90.0]).outcome == "below"
+
+
+def test_over_all_tasks_variances_add_up_and_three_runs_can_tell() -> None:
+    runs = [run for task in CONTROL for run in runs_of("mlr", task, spread_around(750, 60, 3))]
+    verdicts = against_paper(Scores(tuple(runs)), "mlr")
+    assert len(verdicts.tasks) == 6
+    (overall,) = verdicts.overall
+    assert overall.task == "dmcontrol: mean of 6 tasks"
+    assert (overall.mean, overall.needed) == (pytest.approx(750), 3)
+    assert overall.reference == pytest.approx(772.8, abs=0.05)
+    assert overall.outcome == "consistent"
+
+
+def test_on_atari_the_overall_verdict_is_human_normalised() -> None:
+    games = sorted({s.task for s in published_scores() if s.unit == "decisions"})
+    humans = {s.task: s.mean for s in published_scores() if s.method == "Human"}
+    runs = [run for game in games for run in runs_of("mlr", game, [humans[game]] * 2)]
+    (overall,) = against_paper(Scores(tuple(runs)), "mlr").overall
+    assert overall.task == "atari: mean of 26 tasks"
+    assert overall.mean == pytest.approx(1)
+    assert overall.reference == pytest.approx(0.679, abs=0.0005)
+    assert overall.outcome == "above"
+    assert "+0.321" in overall.sentence
+
+
+def test_another_protocol_is_not_held_against_the_paper_unless_asked_for() -> None:
+    task = "dmcontrol/reacher-easy"
+    lite = protocol_of(find(task, "lite"), {"mujoco": "3.3.6"})
+    scores = Scores(tuple(runs_of("mlr", task, [1.0, 2.0, 3.0], protocol=lite)))
+    refused = against_paper(scores, "mlr")
+    assert refused.tasks == ()
+    assert refused.problems == (
+        f"{task} is not compared, for its runs do not have the paper's protocol: env.shadow_size: none -> 512; "
+        "env.size: 100 -> 48; profile: paper -> lite.",
+    )
+    assert against_paper(scores, "mlr", mixed=True).tasks[0].outcome == "below"
+
+
+def test_what_the_paper_does_not_have_is_told_and_the_rest_compared() -> None:
+    runs = [
+        *runs_of("mlr", "dmcontrol/reacher-easy", [860, 870, 880]),
+        *runs_of("mlr", "toy/reach", [30.0, 31.0], at=3000),
+        *runs_of("mlr", "dmcontrol/cheetah-run", [860, 870], at=60_000),
+    ]
+    verdicts = against_paper(Scores(tuple(runs), ("A folder was empty.",)), "mlr")
+    assert [verdict.task for verdict in verdicts.tasks] == ["dmcontrol/reacher-easy"]
+    assert verdicts.overall == ()
+    assert verdicts.problems == (
+        "A folder was empty.",
+        "The paper has no mlr on dmcontrol/cheetah-run at 60000 frames.",
+        "The paper has no mlr on toy/reach at 3000 frames.",
+    )
+    assert against_paper(Scores(()), "mlr").problems == ("There are no scores of mlr.",)
+
+
+def test_mixed_budgets_of_a_task_are_refused_and_the_difference_shown() -> None:
+    task = "dmcontrol/reacher-easy"
+    runs = [*runs_of("mlr", task, [860.0, 870.0]), *runs_of("mlr", task, [860.0, 870.0], at=500_000)]
+    verdicts = against_paper(Scores(tuple(runs)), "mlr")
+    assert verdicts.tasks == ()
+    assert "budget.frames is 100000 in 2 runs (" in verdicts.problems[0]
+
+
+def test_tasks_at_different_times_have_no_verdict_together() -> None:
+    runs = [
+        *runs_of("mlr", "dmcontrol/reacher-easy", [860.0, 870.0]),
+        *runs_of("mlr", "dmcontrol/cheetah-run", [670.0, 680.0], at=500_000),
+    ]
+    verdicts = against_paper(Scores(tuple(runs)), "mlr")
+    assert (len(verdicts.tasks), verdicts.overall) == (2, ())
+    assert (
+        "dmcontrol has no verdict over tasks, for they differ in protocol: dmcontrol: budget.frames"
+        in verdicts.problems[0]
+    )
+    assert len(against_paper(Scores(tuple(runs)), "mlr", mixed=True).overall) == 1
+
+
+def test_a_csv_is_taken_for_the_papers_protocol_and_that_is_said(tmp_path: Path) -> None:
+    rows = "".join(f"mlr,reacher-easy,{seed},100000,{score}\n" for seed, score in enumerate((760, 880, 900)))
+    (tmp_path / "scores.csv").write_text(f"method,task,seed,frames,score\n{rows}")
+    verdicts = against_paper(Scores.read(tmp_path / "scores.csv"), "mlr")
+    assert verdicts.tasks[0].outcome == "consistent"
+    assert verdicts.problems == (
+        "dmcontrol/reacher-easy: a CSV does not tell its protocol; it is taken for the paper's.",
+    )
+
+
+# ── Method against method ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def both(task: str, first: Sequence[float], second: Sequence[float], **more: Any) -> list[RunScores]:
+    return [*runs_of("mlr", task, first, **more), *runs_of("baseline", task, second, **more)]
+
+
+def test_two_methods_are_compared_by_both_tests() -> None:
+    x, y = [860.0, 870.0, 950.0, 900.0], [500.0, 700.0, 650.0]
+    (verdict,) = versus(Scores(tuple(both("dmcontrol/reacher-easy", x, y))), "mlr", "baseline").tasks
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(stats.ttest_ind(x, y, equal_var=False).pvalue)
+    assert verdict.permutation_p == 1 / 35  # the only one of 35 arrangements that is as extreme, for 4 are not 3
+    assert verdict.outcome == "above"
+    assert f"(by permutation {1 / 35:.2g})" in verdict.sentence
+    (reverse,) = versus(Scores(tuple(both("dmcontrol/reacher-easy", x, y))), "baseline", "mlr").tasks
+    assert reverse.outcome == "below"
+    assert x_minus_y(reverse) == -x_minus_y(verdict)
+
+
+def x_minus_y(verdict: Verdict) -> float:
+    assert verdict.difference is not None
+    return verdict.difference.value
+
+
+def test_no_difference_says_something_only_with_seeds_enough() -> None:
+    few = both("dmcontrol/cartpole-swingup", [780.0, 800.0, 820.0], [790.0, 800.0, 810.0])
+    (verdict,) = versus(Scores(tuple(few)), "mlr", "baseline").tasks
+    assert (verdict.outcome, verdict.needed) == ("not enough seeds", 102)
+    fewer_of_one = both("dmcontrol/reacher-easy", [780.0, 800.0, 820.0], [790.0, 800.0])
+    (verdict,) = versus(Scores(tuple(fewer_of_one)), "mlr", "baseline").tasks
+    assert (verdict.outcome, verdict.needed) == ("not enough seeds", 3)
+
+
+CLOSE = [780.0, 800.0, 820.0], [790.0, 800.0, 810.0]
+
+
+def test_only_what_the_paper_measured_is_gauged_by_its_gain() -> None:
+    task = "dmcontrol/cartpole-swingup"
+    lite = protocol_of(find(task, "lite"))
+    others = [run for name in ("Baseline", "baseline", "curl") for run in runs_of(name, task, CLOSE[1])]
+    ours = Scores((*runs_of("mlr", task, CLOSE[0]), *others))
+    assert versus(ours, "mlr", "Baseline").tasks[0].needed == 102
+    assert versus(ours, "Baseline", "mlr").tasks[0].needed == 102
+    ungauged = [
+        versus(ours, "mlr", "Baseline", papers=False),
+        versus(ours, "mlr", "curl"),
+        versus(ours, "baseline", "Baseline"),
+        versus(Scores(tuple(both(task, *CLOSE, protocol=lite))), "mlr", "baseline"),
+        against_paper(Scores(tuple(runs_of("mlr", task, CLOSE[0], protocol=lite))), "mlr", mixed=True),
+    ]
+    for verdicts in ungauged:
+        (verdict,) = verdicts.tasks
+        assert (verdict.outcome, verdict.needed) == ("consistent", None)
+        assert verdict.sentence.endswith("No difference shows.")
+
+
+def test_over_tasks_every_one_must_be_the_papers_to_be_gauged() -> None:
+    lite = protocol_of(find("dmcontrol/reacher-easy", "lite"))
+    other = both("dmcontrol/reacher-easy", *CLOSE, protocol=lite)
+    runs = [*both("dmcontrol/cartpole-swingup", *CLOSE), *other]
+    verdicts = versus(Scores(tuple(runs)), "mlr", "baseline", mixed=True)
+    assert [verdict.needed for verdict in (*verdicts.tasks, *verdicts.overall)] == [102, None, None]
+
+
+def test_mixed_budgets_are_not_held_against_the_paper_nor_gauged_by_it() -> None:
+    task = "dmcontrol/cartpole-swingup"
+    short, long = both(task, *CLOSE), [replace(run, seed=run.seed + 3) for run in both(task, *CLOSE, at=500_000)]
+    scores = Scores((*short, *long))
+    found = against_paper(scores, "mlr", mixed=True)
+    assert found.tasks == ()
+    assert found.problems == (f"{task} is not compared, for its scores are of 100000 and 500000 frames.",)
+    assert versus(scores, "mlr", "baseline", mixed=True).tasks[0].needed is None
+    assert len(against_paper(scores.where(lambda run: run.budget == 100_000), "mlr", mixed=True).tasks) == 1
+
+
+def test_a_task_that_is_not_in_the_paper_has_no_number_of_seeds() -> None:
+    (verdict,) = versus(
+        Scores(tuple(both("toy/reach", [30.0, 31.0, 32.0], [30.0, 31.5, 32.0], at=3000))), "mlr", "baseline"
+    ).tasks
+    assert (verdict.outcome, verdict.needed) == ("consistent", None)
+    assert verdict.sentence.endswith("No difference shows.")
+    (alone,) = versus(Scores(tuple(both("toy/reach", [30.0], [30.0, 31.5], at=3000))), "mlr", "baseline").tasks
+    assert alone.outcome == "not enough seeds"
+    assert alone.sentence.endswith("Not enough seeds to tell.")
+
+
+def test_the_overall_verdict_of_two_methods_shuffles_within_tasks() -> None:
+    runs = [
+        *both("dmcontrol/reacher-easy", [3.0, 4.0, 5.0], [0.0, 1.0, 2.0]),
+        *both("dmcontrol/cheetah-run", [903.0, 904.0, 905.0], [900.0, 901.0, 902.0]),
+    ]
+    (overall,) = versus(Scores(tuple(runs)), "mlr", "baseline").overall
+    assert overall.permutation_p == pytest.approx(2 / 400, abs=0.002)
+    assert x_minus_y(overall) == 3
+    assert overall.effect == pytest.approx(6 / np.sqrt(2))
+
+
+def test_what_only_one_method_has_is_told() -> None:
+    runs = [
+        *both("dmcontrol/reacher-easy", [860.0, 870.0], [500.0, 600.0]),
+        *runs_of("baseline", "dmcontrol/cheetah-run", [5.0]),
+    ]
+    verdicts = versus(Scores(tuple(runs)), "mlr", "baseline")
+    assert len(verdicts.tasks) == 1
+    assert verdicts.problems == ("dmcontrol/cheetah-run is not compared: there are no scores of mlr.",)
+
+
+def test_methods_of_two_protocols_are_refused_unless_asked_for() -> None:
+    task = "toy/reach"
+    small = protocol_of(resolve(task, ["env.size=40"]))
+    normal, odd = runs_of("mlr", task, [30, 31], at=3000), runs_of("baseline", task, [30, 31], at=3000, protocol=small)
+    scores = Scores((*normal, *odd))
+    with pytest.raises(ScoresError, match=r"env\.size is 32 in 2 runs"):
+        versus(scores, "mlr", "baseline")
+    assert versus(scores, "mlr", "baseline", mixed=True).tasks[0].outcome == "consistent"
+
+
+def test_other_methods_do_not_stand_in_the_way() -> None:
+    other = protocol_of(resolve("toy/reach", ["env.size=40"]))
+    odd = runs_of("mlr agent.hidden=64", "toy/reach", [1.0], protocol=other, at=3000)
+    scores = Scores((*both("toy/reach", [30.0, 31.0], [30.0, 31.0], at=3000), *odd))
+    assert len(versus(scores, "mlr", "baseline").tasks) == 1
+
+
+# ── The paper's gain ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_papers_gain_is_the_yardstick() -> None:
+    gain: Mapping[str, float | None] = {task: papers_gain([(task, 100_000)]) for task in CONTROL}
+    assert gain["dmcontrol/cartpole-swingup"] == pytest.approx(22 / np.sqrt((48**2 + 63**2) / 2))
+    assert gain["dmcontrol/reacher-easy"] == pytest.approx(273 / np.sqrt((103**2 + 118**2) / 2))
+    assert papers_gain([("dmcontrol/cartpole-swingup", 60_000)]) is None
+    assert papers_gain([("dmcontrol/cartpole-swingup", 100_000), ("toy/reach", 3000)]) is None
+    assert papers_gain([]) is None
+
+
+# ── Within the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_within_the_paper_mlr_is_above_its_baseline_over_the_six_tasks_and_on_four() -> None:
+    found = within_paper("table:dmc_compare", 100_000)
+    (overall,) = found.overall
+    assert (overall.outcome, overall.runs) == ("above", 10)
+    assert overall.mean - overall.reference == pytest.approx(772.8 - 616.8, abs=0.1)
+    outcomes = {verdict.task.partition("/")[2]: verdict.outcome for verdict in found.tasks}
+    assert {task for task, outcome in outcomes.items() if outcome == "above"} == {
+        *("reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
+    }
+    theirs = stats.ttest_ind_from_stats(866, 103, 10, 593, 118, 10, False)
+    assert next(v for v in found.tasks if v.task.endswith("reacher-easy")).difference.p == pytest.approx(theirs.pvalue)

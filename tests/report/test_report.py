@@ -1,0 +1,811 @@
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maskrl import recipes
+from maskrl.analysis import statistics
+from maskrl.analysis.scores import Scores, ScoresError
+from maskrl.analysis.verdict import against_paper
+from maskrl.cli import main
+from maskrl.envs import ToyControl
+from maskrl.recipes import resolve
+from maskrl.recipes.schema import Recipe, with_overrides
+from maskrl.report import Against, report
+from maskrl.report.document import Lines, Report, Section
+from maskrl.report.gather import LITE, all_facts, run_facts
+from maskrl.report.page import render, script_json
+from maskrl.report.sections import mean_curve, thinned
+from maskrl.report.tables import Table
+from tiny_runs import tiny_recipe, trained
+from written import VERSIONS, write_run
+
+TOY = {"mlr": (20.0, 22.0, 27.0), "baseline": (10.0, 12.0, 13.0)}
+
+
+def toy(seed: int = 1, method: str = "mlr", *overrides: str) -> Recipe:
+    return resolve("toy/reach", [f"seed={seed}", *overrides], method=method)  # type: ignore[arg-type]
+
+
+def control(task: str, seed: int, method: str = "mlr", profile: str = "paper", *overrides: str) -> Recipe:
+    return resolve(f"dmcontrol/{task}", [f"seed={seed}", *overrides], profile=profile, method=method)  # type: ignore[arg-type]
+
+
+def toy_runs(path: Path) -> Path:
+    for method, scores in TOY.items():
+        for seed, score in enumerate(scores, start=1):
+            write_run(path / f"{method}-{seed}", toy(seed, method), {0: 1, 1500: score / 2, 3000: score})
+    return path
+
+
+def section(page: Report, title: str) -> Section:
+    (found,) = [one for one in page.sections if one.title == title]
+    return found
+
+
+def table(page: Report, ending: str) -> Table:
+    (found,) = [one for one in page.tables if one.key.endswith(ending)]
+    return found
+
+
+def texts(rows: Table) -> dict[str, dict[str, str]]:
+    """First cell → heading → text."""
+    names = [column.name for column in rows.columns]
+    return {
+        row[0].text: dict(zip(names, (cell.text for cell in row), strict=True)) for row in (*rows.rows, *rows.summary)
+    }
+
+
+def lines(page: Report, title: str) -> list[str]:
+    """The sentences under headings that begin so."""
+    blocks = [block for one in page.sections for block in one.blocks if isinstance(block, Lines)]
+    return [line.text for block in blocks if block.title.startswith(title) for line in block.lines]
+
+
+# ── Our runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_aggregates_are_those_of_the_normalised_scores(tmp_path: Path) -> None:
+    page = report([toy_runs(tmp_path)])
+    final = Scores.read(tmp_path).at().normalised()
+    expected = statistics.estimate_all(final.matrix("mlr", ["toy/reach"]))
+    row = next(row for row in table(page, "-aggregates").rows if row[0].text == "mlr")
+    assert row[2].numbers == pytest.approx(tuple(map(float, expected["mean"])))
+    assert row[5].numbers == pytest.approx(tuple(map(float, expected["optimality_gap"])))
+    (better,) = table(page, "-improvement").rows
+    assert [cell.text for cell in better] == [
+        "mlr",
+        "baseline",
+        "1.000 (1.000 to 1.000)",
+    ]  # each of 20…27 beats each of 10…13
+
+
+def test_a_task_has_the_mean_and_the_spread_over_runs(tmp_path: Path) -> None:
+    row = texts(table(report([toy_runs(tmp_path)]), "-scores"))["reach"]
+    assert row == {"task": "reach", "mlr": "23.0 ± 3.6 (3)", "baseline": "11.7 ± 1.5 (3)"}  # the paper has no toys
+
+
+def test_curves_have_every_seed_and_their_mean(tmp_path: Path) -> None:
+    (chart,) = [chart for chart in report([toy_runs(tmp_path)]).charts if chart.kind == "curves"]
+    mlr = chart.data["panels"][0]["methods"][0]
+    assert mlr["name"] == "mlr"
+    assert [seed["points"][-1] for seed in mlr["seeds"]] == [[3000, 20], [3000, 22], [3000, 27]]
+    assert mlr["mean"] == [[0, 1, 3], [1500, 11.5, 3], [3000, 23, 3]]
+
+
+def test_a_mean_tells_of_how_many_curves_it_is() -> None:
+    assert mean_curve([[(0, 1.0), (5, 3.0)], [(0, 2.0)]]) == [(0, 1.5, 2), (5, 3.0, 1)]
+
+
+def test_times_are_not_rounded() -> None:
+    assert thinned([(12_345_678, 1.23456789, 3)], 20) == [[12_345_678, 1.23457, 3]]
+
+
+def test_a_long_curve_keeps_its_ends() -> None:
+    points = [(time, float(time)) for time in range(1000)]
+    kept = thinned(points, 20)
+    assert len(kept) == 20
+    assert (kept[0], kept[-1]) == ([0, 0], [999, 999])
+    assert thinned(points[:20], 20) == [list(point) for point in points[:20]]
+
+
+def test_the_profile_is_the_share_of_runs_above(tmp_path: Path) -> None:
+    (chart,) = [chart for chart in report([toy_runs(tmp_path)]).charts if chart.kind == "profile"]
+    scores = Scores.read(tmp_path).at().normalised().values("mlr", "toy/reach")
+    value = chart.data["methods"][0]["value"]
+    shares = [(scores > threshold).mean() for threshold in chart.data["thresholds"]]
+    assert value == pytest.approx(shares, abs=1e-4)
+
+
+def test_what_differs_between_methods_is_told(tmp_path: Path) -> None:
+    rows = texts(table(report([toy_runs(tmp_path)]), "what-was-run"))
+    assert "objective: none -> mlr" in rows["mlr"]["what differs"]
+    assert rows["baseline"]["what differs"] == "the others are held against it"
+    assert rows["mlr"]["seeds"] == "1–3"
+
+
+def test_p_values_of_several_tasks_are_corrected(tmp_path: Path) -> None:
+    for task, gain in (("walker-walk", 300), ("cheetah-run", 30), ("finger-spin", 0)):
+        for seed, score in enumerate((300, 320, 350), start=1):
+            for method in ("mlr", "baseline"):
+                ours = score + (gain if method == "mlr" else 0)
+                write_run(tmp_path / task / method / str(seed), control(task, seed, method), {100_000: ours})
+    rows = {row[0].text: row for row in table(report([tmp_path]), "-mlr-baseline").rows}
+    p, corrected = ({task: rows[task][index].numbers[0] for task in rows} for index in (3, 4))
+    assert corrected["walker-walk"] == pytest.approx(3 * p["walker-walk"])  # the smallest of three
+    assert corrected["cheetah-run"] == pytest.approx(2 * p["cheetah-run"])
+    assert corrected["finger-spin"] == p["finger-spin"] == 1.0
+
+
+# ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reacher(path: Path, profile: str = "paper") -> Path:
+    for seed, score in enumerate((760, 880, 900), start=1):
+        recipe = control("reacher-easy", seed, "mlr", profile, "budget.frames=100000")
+        write_run(path / str(seed), recipe, {100_000: score})
+    return path
+
+
+def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> None:
+    page = report([reacher(tmp_path)])
+    row = texts(table(page, "-scores"))["reacher-easy"]
+    assert row["paper: MLR"] == "866 ± 103 (10)"
+    assert row["mlr: verdict"] == "consistent"
+    assert row["paper: Baseline"] == "593 ± 118 (10)"
+    (verdict,) = against_paper(Scores.read(tmp_path), "mlr").tasks
+    assert lines(page, "In words: mlr against the paper") == [verdict.sentence]
+    assert [line.text for group in page.headline for line in group.lines] == [verdict.sentence]
+    (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
+    assert {(band["label"], band["at"], band["mean"], band["std"]) for band in chart.data["panels"][0]["bands"]} == {
+        ("paper: MLR", 100_000, 866, 103),
+        ("paper: Baseline", 100_000, 593, 118),
+    }
+
+
+def test_the_lite_profile_is_not_comparable_wherever_the_paper_stands_beside_it(tmp_path: Path) -> None:
+    page = report([reacher(tmp_path, "lite")])
+    scores = table(page, "-scores")
+    assert texts(scores)["reacher-easy"]["mlr: verdict"] == LITE == "not comparable: lite profile"
+    assert {column.note for column in scores.columns if column.name.startswith("paper")} == {LITE}
+    assert any(LITE in note for note in scores.notes)
+    assert not any(one.key.endswith("-paper") for one in page.tables)
+    assert [line.text for group in page.headline for line in group.lines] == [f"Beside the paper: {LITE}."]
+    (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
+    assert chart.data["apart"] == LITE
+    mixed = report([tmp_path], mixed=True)  # not even then
+    assert texts(table(mixed, "-scores"))["reacher-easy"]["mlr: verdict"] == LITE
+
+
+def test_another_protocol_than_the_papers_is_named(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        recipe = control("reacher-easy", seed, "mlr", "paper", "evaluation.episodes=3")
+        write_run(tmp_path / str(seed), recipe, {100_000: 800 + seed})
+    row = texts(table(report([tmp_path]), "-scores"))["reacher-easy"]
+    assert row["mlr: verdict"] == "not comparable: evaluation.episodes: 10 -> 3"
+
+
+def test_without_the_paper_there_is_none_of_it(tmp_path: Path) -> None:
+    page = report([reacher(tmp_path)], against="none")
+    assert [column.name for column in table(page, "-scores").columns] == ["task", "mlr"]
+    (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
+    assert chart.data["panels"][0]["bands"] == []
+
+
+@pytest.mark.parametrize(("profile", "against"), [("lite", "published"), ("paper", "none")])
+def test_the_papers_gain_is_no_yardstick_of_what_is_not_held_against_it(
+    tmp_path: Path, profile: str, against: Against
+) -> None:
+    for seed, score in enumerate((780, 800, 820), start=1):
+        for method in ("mlr", "baseline"):
+            recipe = control("cartpole-swingup", seed, method, profile, "budget.frames=100000")
+            write_run(tmp_path / method / str(seed), recipe, {100_000: score})
+    page = report([tmp_path], against=against)
+    (row,) = table(page, "-mlr-baseline").rows
+    assert row[1].text == "no difference shows"
+    assert not any("paper’s own gain" in note for note in table(page, "-mlr-baseline").notes)
+    assert not any("seeds" in line.text for group in page.headline for line in group.lines)
+
+
+def test_the_paper_does_not_stand_beside_a_mixture_of_budgets(tmp_path: Path) -> None:
+    for seed, at in enumerate((100_000, 100_000, 500_000, 500_000), start=1):
+        recipe = control("reacher-easy", seed, "mlr", "paper", f"budget.frames={at}")
+        write_run(tmp_path / str(seed), recipe, {at: 800 + seed})
+    page = report([tmp_path], mixed=True)
+    assert [column.name for column in table(page, "-scores").columns] == ["task", "mlr"]
+    assert not any(one.key.endswith("-paper") for one in page.tables)
+
+
+def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [
+        f"{m},reacher-easy,{s},100000,{mean + s}" for m, mean in (("MLR", 900), ("Baseline", 500)) for s in (1, 2, 3)
+    ]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    page = report([file])
+    told = section(page, "Where it does not help").words
+    assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
+    assert [row[1].text for row in table(page, "-improvement").rows] == ["Baseline"]
+    alone = tmp_path / "alone.csv"
+    alone.write_text("\n".join(["method,task,seed,frames,score", *rows[3:]]))
+    assert section(report([alone]), "Where it does not help").words[0].startswith("There is the baseline alone")
+
+
+def test_what_differs_is_told_from_a_baseline_of_any_spelling(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", toy(), {3000: 20})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nBaseline,toy/reach,1,3000,9\n")
+    rows = texts(table(report([tmp_path / "1", file]), "what-was-run"))
+    assert rows["mlr"]["what differs"] == "no task in common with Baseline"  # none of which the recipe is known
+
+
+def test_scores_can_be_taken_at_another_time(tmp_path: Path) -> None:
+    for seed, score in enumerate((760, 880, 900), start=1):
+        recipe = control("reacher-easy", seed, "mlr", "paper", "budget.frames=500000")
+        write_run(tmp_path / str(seed), recipe, {100_000: score, 500_000: 950})
+    assert texts(table(report([tmp_path]), "-scores"))["reacher-easy"]["paper: MLR"] == "957 ± 41 (10)"
+    row = texts(table(report([tmp_path], at=100_000), "-scores"))["reacher-easy"]
+    assert (row["mlr"], row["paper: MLR"]) == ("847 ± 76 (3)", "866 ± 103 (10)")
+
+
+def test_rows_of_an_ablation_stand_under_the_papers_label(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for label, score in (("MLR-S", 500), ("MLR", 600), ("Baseline", 400)):
+            recipe = recipes.ablation(f"masking/{label}", "dmcontrol/walker-walk", "paper")
+            write_run(tmp_path / label / str(seed), with_overrides(recipe, [f"seed={seed}"]), {100_000: score + seed})
+    rows = texts(table(report([tmp_path]), "-ablation-masking"))
+    assert list(rows) == ["Baseline", "MLR-S", "MLR-T", "MLR-Pixel", "MLR"]
+    assert rows["MLR-S"]["walker-walk"] == "502 ± 1 (2)"
+    assert rows["MLR-S"]["paper: walker-walk"] == "556 ± 189 (5)"
+    assert rows["MLR-T"]["walker-walk"] == "–"
+    assert rows["MLR"]["paper: mean"] == "767.3"
+
+
+def test_pretrained_encoders_are_one_method_wherever_they_lie(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for task in ("cheetah-run", "reacher-easy"):
+            file = f"encoder_from=somewhere/dmcontrol/{task}/seed-{seed}/encoder.safetensors"
+            write_run(
+                tmp_path / task / str(seed), control(task, seed, "baseline", "paper", file), {100_000: 500 + seed}
+            )
+    page = report([tmp_path])
+    assert page.methods == ("baseline encoder_from=somewhere/{task}/seed-{seed}/encoder.safetensors",)
+    row = texts(table(page, "-ablation-pretraining"))["MLR-Pretraining"]
+    assert (row["cheetah-run"], row["paper: cheetah-run"]) == ("502 ± 1 (2)", "468 ± 27 (5)")
+
+
+# ── Where it does not help ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tasks_where_the_objective_hurts_or_cannot_be_told_are_listed(tmp_path: Path) -> None:
+    changes = {"walker-walk": 300, "cheetah-run": -200, "finger-spin": 5}
+    for task, change in changes.items():
+        for seed, score in enumerate((300, 320, 350), start=1):
+            write_run(tmp_path / task / f"b{seed}", control(task, seed, "baseline"), {100_000: score})
+            write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change})
+    found = section(report([tmp_path]), "Where it does not help")
+    assert found.words == ("mlr is above baseline on 1 of 3 tasks, below on 1, and cannot be told from it on 1.",)
+    (block,) = [block for block in found.blocks if isinstance(block, Lines)]
+    assert [(line.mark, line.text.split(":")[0]) for line in block.lines] == [
+        ("below", "dmcontrol/cheetah-run"),
+        ("unsure", "dmcontrol/finger-spin"),
+    ]
+
+
+def test_without_a_baseline_nothing_is_claimed(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", toy(), {3000: 20})
+    (told,) = section(report([tmp_path]), "Where it does not help").words
+    assert told.startswith("There are no runs of the baseline here")
+
+
+# ── Protocols ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def two_budgets(path: Path) -> Path:
+    for seed in (1, 2):
+        write_run(path / f"short-{seed}", toy(seed), {3000: 20})
+        write_run(path / f"long-{seed}", toy(seed + 2, "mlr", "budget.frames=6000"), {6000: 26})
+    return path
+
+
+def test_runs_of_different_protocols_are_kept_apart(tmp_path: Path) -> None:
+    page = report([two_budgets(tmp_path)])
+    assert [group.title for group in page.headline] == ["Toys · 6,000 frames", "Toys · 3,000 frames"]
+    assert [texts(one)["reach"]["mlr"] for one in page.tables if one.key.endswith("-scores")] == [
+        "26.0 ± 0.0 (2)",
+        "20.0 ± 0.0 (2)",
+    ]
+    assert "--mixed" in section(page, "What was run").words[0]
+
+
+def test_a_mixture_must_be_asked_for_and_shows_the_difference(tmp_path: Path) -> None:
+    page = report([two_budgets(tmp_path)], mixed=True)
+    assert texts(table(page, "-scores"))["reach"]["mlr"] == "23.0 ± 3.5 (4)"
+    (line,) = lines(page, "In what the mixed runs differ")
+    assert "budget.frames is" in line
+
+
+def test_what_else_sets_groups_apart_is_in_their_names(tmp_path: Path) -> None:
+    for seed, mujoco in ((1, "3.3.6"), (2, "3.4.0")):
+        versions = VERSIONS | {"mujoco": mujoco}
+        write_run(tmp_path / str(seed), control("walker-walk", seed), {100_000: 500}, versions=versions)
+    assert {group.title for group in report([tmp_path]).headline} == {
+        "DMControl · paper profile · 100,000 frames · mujoco=3.3.6",
+        "DMControl · paper profile · 100,000 frames · mujoco=3.4.0",
+    }
+
+
+def test_suites_are_never_averaged_together(tmp_path: Path) -> None:
+    write_run(tmp_path / "toy", toy(), {3000: 20})
+    write_run(tmp_path / "control", control("walker-walk", 1), {100_000: 500})
+    for mixed in (False, True):
+        titles = [group.title for group in report([tmp_path], mixed=mixed).headline]
+        assert titles == ["DMControl · paper profile · 100,000 frames", "Toys · 3,000 frames"]
+
+
+# ── Gaps ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_missing_seeds_and_tasks_are_listed(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path / f"m{seed}", control("walker-walk", seed), {100_000: 600})
+        write_run(tmp_path / f"c{seed}", control("cheetah-run", seed), {100_000: 400})
+    write_run(tmp_path / "b2", control("walker-walk", 2, "baseline"), {100_000: 500})
+    assert lines(report([tmp_path]), "Missing runs") == [
+        "DMControl · paper profile · 100,000 frames: baseline has no runs on cheetah-run.",
+        "DMControl · paper profile · 100,000 frames: baseline lacks seeds 1, 3, which others have, on walker-walk.",
+    ]
+
+
+def test_failed_interrupted_running_and_unbegun_runs_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "failed", toy(1), {1000: 5}, status="failed", why="critic/loss is not finite")
+    stopped = write_run(tmp_path / "stopped", toy(2), {1000: 5}, status="running")
+    (stopped / "lock").write_text(f"process 4194999 on {socket.gethostname()} since yesterday\n")  # beyond any process
+    going = write_run(tmp_path / "going", toy(3), {2000: 5}, status="running")
+    (going / "lock").write_text(f"process {os.getpid()} on {socket.gethostname()} since today\n")
+    (write_run(tmp_path / "new", toy(4), {}) / "status.json").unlink()
+    write_run(tmp_path / "done", toy(5), {3000: 5})
+    page = report([tmp_path])
+    told = {line.split(": ")[0].split(", seed ")[1][0]: line.split("): ")[1] for line in lines(page, "Failed")}
+    assert told == {
+        "1": "failed: critic/loss is not finite, at 1,000 of 3,000 frames.",
+        "2": "interrupted, at 1,000 of 3,000 frames.",
+        "3": "running, at 2,000 of 3,000 frames.",
+        "4": "not begun, at 0 of 3,000 frames.",
+    }
+    assert page.facts[3] == ("4", "unfinished")
+    marks = {row[0].text.rpartition("/")[2]: row[4].mark for row in table(page, "runs").rows}
+    assert (marks["done"], marks["failed"], marks["going"]) == ("good", "bad", "warn")
+
+
+def test_a_torn_last_line_does_not_hide_how_far_a_run_is(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", toy(), {1000: 5, 2000: 6}, status="running")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "update", "frames": 25')
+    assert run_facts(run).reached == 2000
+
+
+def test_every_problem_of_reading_is_on_the_page_and_the_rest_is_made(tmp_path: Path) -> None:
+    write_run(tmp_path / "good", toy(1), {3000: 20})
+    write_run(tmp_path / "again", toy(1), {3000: 21})
+    write_run(tmp_path / "unevaluated", toy(2), {})
+    write_run(tmp_path / "nan", toy(3), {1500: 10, 3000: float("nan")})
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "recipe.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    other = tmp_path / "other.csv"
+    other.write_text("name,value\na,1\n")
+    page = report([tmp_path, tmp_path / "empty", other])
+    problems = "\n".join(page.problems)
+    for sentence in (
+        "is there twice",
+        "has no evaluation",
+        "not a finite number",
+        "cannot be read",
+        "holds no run",
+        "there is no method",
+    ):
+        assert sentence in problems
+    assert lines(page, "Problems") == list(page.problems)
+    assert texts(table(page, "-scores"))["reach"]["mlr"] == "21.0 (1)"  # "again" comes first
+
+
+def test_numbers_without_end_are_passed_over(tmp_path: Path) -> None:
+    endless = write_run(tmp_path / "1", toy(1), {3000: 20})
+    log = endless / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"frames": 3000', '"frames": Infinity'))
+    events = [
+        {"kind": "probe", "frames": 1000, "encoder_cosine": 0.5},
+        {"kind": "timing", "frames": 2000, "parts": {"act": float("inf"), "learn": 2.0}},
+    ]
+    probed = write_run(tmp_path / "2", toy(2), {3000: 20}, events=events)
+    (probed / "probe.json").write_text(f'{{"frames": 3000, "encoder_cosine": 1{"0" * 400}, "rank": 7}}')
+    page = report([tmp_path])
+    ((_, row),) = texts(table(page, "representation")).items()
+    assert (row["encoder cosine"], row["effective rank"]) == ("0.500 (1)", "7.000 (1)")
+    assert [row[-2].text for row in table(page, "time").rows] == ["0%"]
+    assert any("OverflowError" in problem for problem in page.problems)
+
+
+def test_a_whole_number_of_400_digits_is_no_time(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "1", toy(), {3000: 20})
+    clock = '"frames": 3000, "decisions": 3000, "updates": 0, "seconds"'
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(f'{{"kind": "timing", {clock}: 1{"0" * 400}, "parts": {{"act": 1{"0" * 400}}}}}\n')
+    (fact,) = all_facts([tmp_path])
+    assert (fact.seconds, dict(fact.timing)) == (3.0, {"act": 0.0})
+
+
+def test_one_run_has_no_interval_and_no_spread(tmp_path: Path) -> None:
+    write_run(tmp_path / "m", toy(), {3000: 20})
+    write_run(tmp_path / "b", toy(1, "baseline"), {3000: 12})
+    page = report([tmp_path])
+    value, low, high = table(page, "-aggregates").rows[0][2].numbers
+    assert value == pytest.approx(
+        (20 - ToyControl.random_return) / (ToyControl.optimal_return - ToyControl.random_return)
+    )
+    assert np.isnan([low, high]).all()
+    (sentence,) = lines(page, "In words")
+    assert "one run has no spread to test with" in sentence
+    (chart,) = [chart for chart in page.charts if chart.kind == "profile"]
+    assert set(chart.data["methods"][0]["low"]) == {None}
+
+
+def test_nothing_to_report_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScoresError, match=r"no recipe\.json"):
+        report([tmp_path])
+
+
+def test_versions_that_differ_come_first(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", toy(1), {3000: 20}, versions={"python": "3.11.0", "torch": "2.10.0"})
+    write_run(tmp_path / "2", toy(2), {3000: 20}, versions={"python": "3.11.0", "torch": "2.11.0"})
+    rows = [[cell.text for cell in row] for row in table(report([tmp_path]), "versions").rows]
+    assert rows == [["torch", "2.10.0 (1), 2.11.0 (1)"], ["python", "3.11.0"]]
+
+
+# ── Representation and time ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_probes_stand_beside_the_papers_cosines(tmp_path: Path) -> None:
+    for seed, cosine in ((1, 0.9), (2, 0.8)):
+        events = [
+            {"kind": "probe", "frames": at, "encoder_cosine": cosine * at / 100_000, "rank": 20, "dead": 0}
+            for at in (50_000, 100_000)
+        ]
+        run = write_run(tmp_path / str(seed), control("cheetah-run", seed), {100_000: 480}, events=events)
+        if seed == 2:
+            linear = {"r2": 0.75, "names": ["a"], "per_value": [0.75]}
+            (run / "probe.json").write_text(json.dumps({"frames": 100_000, "encoder_cosine": 0.82, "linear": linear}))
+    page = report([tmp_path])
+    ((_, row),) = texts(table(page, "representation")).items()
+    assert (row["encoder cosine"], row["paper: cosine"]) == ("0.860 ± 0.057 (2)", "0.930")  # of 0.9 and 0.82
+    assert (row["linear R²"], row["decoder cosine"], row["profile"]) == ("0.750 (1)", "–", "paper")
+    (chart,) = [chart for chart in page.charts if chart.key == "probe-curves"]
+    assert chart.data["panels"][0]["methods"][0]["seeds"][0]["points"] == [[50_000, 0.45], [100_000, 0.9]]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_probes_of_different_protocols_are_not_averaged(tmp_path: Path, mixed: bool) -> None:
+    for name, cosine, profile, *overrides in (
+        ("a", 0.9, "paper"),
+        ("b", 0.5, "lite", "budget.frames=100000"),
+        ("c", 0.1, "paper", "budget.frames=500000"),
+    ):
+        events = [{"kind": "probe", "frames": at, "encoder_cosine": cosine} for at in (50_000, 100_000)]
+        recipe = control("cheetah-run", 1, "mlr", str(profile), *map(str, overrides))
+        write_run(tmp_path / name, recipe, {100_000: 480}, events=events)
+    page = report([tmp_path], mixed=mixed)
+    (chart,) = [chart for chart in page.charts if chart.key == "probe-curves"]
+    means = {panel["title"]: panel["methods"][0]["mean"][-1][1:] for panel in chart.data["panels"]}
+    assert means == {
+        "dmcontrol/cheetah-run, lite profile · 100,000 frames": [0.5, 1],
+        "dmcontrol/cheetah-run, paper profile · 100,000 frames": [0.9, 1],
+        "dmcontrol/cheetah-run, paper profile · 500,000 frames": [0.1, 1],
+    }
+    cosines = [(row[-1].text, row[2].text) for row in table(page, "representation").rows]
+    assert cosines == [
+        ("DMControl · lite profile · 100,000 frames", "0.500 (1)"),
+        ("DMControl · paper profile · 100,000 frames", "0.900 (1)"),
+        ("DMControl · paper profile · 500,000 frames", "0.100 (1)"),
+    ]
+
+
+def test_a_lite_cosine_is_not_comparable(tmp_path: Path) -> None:
+    events = [{"kind": "probe", "frames": 100, "encoder_cosine": 0.5}]
+    write_run(tmp_path / "1", control("cheetah-run", 1, profile="lite"), {20_000: 480}, events=events)
+    ((_, row),) = texts(table(report([tmp_path]), "representation")).items()
+    assert (row["paper: cosine"], row["profile"]) == ("0.930", LITE)
+
+
+def test_the_split_of_time_is_a_sum_over_the_log(tmp_path: Path) -> None:
+    parts = [{"act": 1.0, "learn": 2.0}, {"act": 1.0, "learn": 6.0}]
+    events = [{"kind": "timing", "frames": 1000 * (at + 1), "parts": part} for at, part in enumerate(parts)]
+    write_run(tmp_path / "1", toy(), {3000: 20}, events=events)
+    page = report([tmp_path])
+    ((_, row),) = texts(table(page, "time")).items()
+    assert (row["act"], row["learn"], row["frames per second"]) == ("20%", "80%", "1,000.0")  # 2 and 8 of 10 seconds
+    (chart,) = [chart for chart in page.charts if chart.kind == "bars"]
+    (bar,) = chart.data["rows"]
+    assert chart.data["parts"] == ["act", "learn"]
+    assert bar == {"name": "mlr", "group": "toy/reach, 3,000 frames", "values": [2.0, 8.0]}
+
+
+def timed(path: Path, recipe: Recipe, frames: int, seconds: float, status: str = "done") -> None:
+    clock = {"frames": frames, "seconds": seconds}
+    write_run(path, recipe, {}, status=status, events=[{"kind": "timing", "parts": {"learn": seconds}, **clock}])
+
+
+def test_hours_are_of_finished_runs_and_of_one_budget(tmp_path: Path) -> None:
+    timed(tmp_path / "1", toy(1), 3000, 3600)
+    timed(tmp_path / "2", toy(2), 3000, 7200)
+    timed(tmp_path / "3", toy(3), 300, 360, "failed")
+    timed(tmp_path / "4", toy(4, "mlr", "budget.frames=6000"), 6000, 14400)
+    timed(tmp_path / "5", toy(5, "baseline"), 300, 360, "failed")
+    page = report([tmp_path])
+    names = [column.name for column in table(page, "time").columns]
+    rows = [dict(zip(names, (cell.text for cell in row), strict=True)) for row in table(page, "time").rows]
+    told = [tuple(row[name] for name in ("runs of", "method", "runs", "finished", "hours per run")) for row in rows]
+    assert told == [
+        ("Toys · 3,000 frames", "mlr", "3", "2", "1.50"),
+        ("Toys · 3,000 frames", "baseline", "1", "0", "–"),
+        ("Toys · 6,000 frames", "mlr", "1", "1", "4.00"),
+    ]
+    assert rows[0]["frames per second"] == "0.6"  # 6300 in 11160 seconds, of all of them
+    (chart,) = [chart for chart in page.charts if chart.kind == "bars"]
+    assert [(bar["group"], bar["values"]) for bar in chart.data["rows"]] == [
+        ("toy/reach, 3,000 frames", [5400]),
+        ("toy/reach, 6,000 frames", [14400]),
+    ]
+
+
+def test_many_bars_become_one_for_each_method_and_protocol(tmp_path: Path) -> None:
+    cases = [("lite", "mlr", 10), ("lite", "baseline", 20), ("paper", "mlr", 100)]
+    for index, task in enumerate(
+        ("cartpole-swingup", "cheetah-run", "finger-spin", "reacher-easy", "walker-walk", "walker-run")
+    ):
+        for profile, method, seconds in cases:
+            recipe = control(task, 1, method, profile, "budget.frames=100000")
+            timed(tmp_path / profile / method / task, recipe, 100_000, seconds + 2 * index)
+    (chart,) = [chart for chart in report([tmp_path]).charts if chart.kind == "bars"]
+    assert chart.data["rows"] == [
+        {"name": "mlr", "group": "mean over tasks, DMControl · lite profile · 100,000 frames", "values": [15]},
+        {"name": "baseline", "group": "mean over tasks, DMControl · lite profile · 100,000 frames", "values": [25]},
+        {"name": "mlr", "group": "mean over tasks, DMControl · paper profile · 100,000 frames", "values": [105]},
+    ]
+
+
+@pytest.mark.slow
+def test_a_real_run_is_reported(tmp_path: Path) -> None:
+    for name, mlr in (("mlr", True), ("baseline", False)):
+        trained(tmp_path / name, tiny_recipe(mlr=mlr))
+    page = report([tmp_path])
+    assert page.facts[0] == ("2", "runs")
+    assert page.facts[3] == ("0", "unfinished")
+    assert {row[4].text for row in table(page, "runs").rows} == {"done"}
+    assert table(page, "time").rows[0][5].numbers[0] > 0
+    assert len(render(page)) > 10_000
+
+
+# ── The paper alone ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def papers() -> Report:
+    return report([])
+
+
+def test_the_papers_tables_are_as_printed(papers: Report) -> None:
+    control_100k, atari = (texts(table(papers, f"{name}-scores")) for name in ("dmcontrol-100k", "atari-100k"))
+    assert control_100k["reacher-easy"]["MLR"] == "866 ± 103 (10)"
+    assert (control_100k["mean (printed)"]["MLR"], control_100k["median (printed)"]["MLR"]) == ("772.8", "836.0")
+    assert (atari["IQM (printed)"]["MLR"], atari["optimality gap (printed)"]["Baseline"]) == ("0.432", "0.614")
+    means = atari["mean human-normalised (computed)"]
+    assert (means["MLR"], means["Baseline"], means["Human"], means["Random"]) == ("0.679", "0.498", "1.000", "0.000")
+
+
+def test_the_best_of_a_row_is_bold(papers: Report) -> None:
+    scores = table(papers, "dmcontrol-100k-scores")
+    row = next(row for row in scores.rows if row[0].text == "finger-spin")
+    assert [scores.columns[index].name for index, cell in enumerate(row) if cell.strong and index] == ["PlayVirtual"]
+
+
+def test_intervals_of_the_papers_scores_are_simulated(papers: Report) -> None:
+    rows = {row[0].text: row for row in table(papers, "atari-100k-paper-aggregates").rows}
+    assert rows["MLR"][3].numbers == pytest.approx((0.432, 0.41, 0.45), abs=0.012)
+    assert rows["Baseline"][3].numbers == pytest.approx((0.292, 0.25, 0.34), abs=0.012)
+    assert rows["SPR"][3].text == "0.337"  # it has no standard deviation
+    words = " ".join(
+        section(papers, "Misprints").words + next(s for s in papers.sections if s.title == "Aggregates").words
+    )
+    assert "simulated" in words
+
+
+def test_misprints_are_marked_and_told(papers: Report) -> None:
+    drq = next(row for row in table(papers, "dmcontrol-500k-scores").rows if row[0].text == "walker-walk")
+    assert [cell.text for cell in drq if cell.mark == "warn"] == ["921 ± 4,575 *"]
+    assert len(lines(papers, "Misprints")) == 3
+    assert texts(table(papers, "ablation-variants"))["MLR w.o. ActTok"]["median"] == "824.2 *"
+
+
+def test_where_the_papers_mlr_is_below_its_baseline(papers: Report) -> None:
+    found = section(papers, "Where MLR does not help in the paper")
+    below = [line.text.split(":")[0] for block in found.blocks for line in block.lines if line.mark == "below"]  # type: ignore[union-attr]
+    assert below == ["atari/asterix", "atari/bank_heist"]
+
+
+def test_the_papers_ablations_cosines_and_hours_are_there(papers: Report) -> None:
+    assert texts(table(papers, "ablation-pretraining"))["MLR-Pretraining"]["reacher-easy"] == "862 ± 180 (5)"
+    assert texts(table(papers, "cosines"))["MLR"] == {"method": "MLR", "cheetah-run": "0.930", "reacher-easy": "0.868"}
+    assert {(row[0].text, row[1].text): row[2].text for row in table(papers, "hours").rows}["atari", "MLR"] == "8.2"
+
+
+def test_keys_are_unique(papers: Report) -> None:
+    keys = [block.key for one in papers.sections for block in one.blocks if not isinstance(block, Lines)]
+    keys += [one.key for one in papers.sections]
+    charts = [key for key in keys if key.endswith("-chart")]
+    assert len(set(charts)) == len(charts)
+    assert len({one.key for one in papers.tables}) == len(papers.tables)
+    assert len({one.key for one in papers.sections}) == len(papers.sections)
+
+
+# ── The page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+EVIL = "</script><img src=x onerror=alert(1)>\"'{{7*7}}"
+
+
+def evil_csv(path: Path) -> Path:
+    file = path / "scores.csv"
+    quoted = EVIL.replace('"', '""')
+    rows = [f'"{quoted}",toy/reach,{seed},3000,{20 + seed}' for seed in (1, 2)]
+    rows += [f'baseline,"toy/{quoted}",1,3000,5', "baseline,toy/reach,1,3000,9"]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    return file
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    page = report([evil_csv(tmp_path)])
+    text = render(page)
+    assert EVIL in page.methods
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert "{{7*7}}" in text  # and was not worked out
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))  # type: ignore[union-attr]
+    assert EVIL in data["methods"]
+
+
+def test_names_that_are_nearly_the_same_have_tables_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [
+        f"{method},toy/reach,{seed},3000,{seed}" for method in ("a b", "a-b", "…", "·", "baseline") for seed in (1, 2)
+    ]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    page = report([file])
+    keys = [one.key for one in page.tables]
+    assert len(set(keys)) == len(keys)
+    assert [key for key in keys if "-a-b-" in key] == [
+        "toys-3-000-frames-a-b-baseline",
+        "toys-3-000-frames-a-b-baseline-2",
+    ]
+
+
+def test_a_table_is_not_sorted_by_what_is_not_finite(tmp_path: Path) -> None:
+    for method, score in (("mlr", 20), ("baseline", 10)):
+        for seed in (1, 2):  # nothing varies: the effect is infinite
+            write_run(tmp_path / f"{method}-{seed}", toy(seed, method), {3000: score})
+    page = report([tmp_path])
+    assert table(page, "-mlr-baseline").rows[0][-2].numbers == (float("inf"),)
+    assert not re.search(r'data-value="-?(inf|nan)', render(page))
+    assert 'data-value="20.0"' in render(page)
+
+
+def test_json_in_a_script_cannot_end_it() -> None:
+    value = {"a": EVIL, "b": [float("nan"), float("inf"), 1.0, 0.5, "\u2028"]}
+    text = script_json(value)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": EVIL, "b": [None, None, 1, 0.5, "\u2028"]}
+
+
+def test_the_page_asks_for_nothing(papers: Report) -> None:
+    text = render(papers)
+    assert "default-src 'none'" in text
+    assert not re.search(
+        r"""\b(?:src|href)=["']?(?!["'#]|data:)""", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    )
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_make_a_page_of_a_reasonable_size(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    file = tmp_path / "scores.csv"
+    games = [game for game in recipes.names() if game.startswith("atari/")][:25]
+    with file.open("w") as out:
+        out.write("method,task,seed,decisions,score\n")
+        for method in ("mlr", "baseline", "der", "otr"):
+            for game in games:
+                for seed in range(10):
+                    for at in range(1000, 100_001, 1000):
+                        out.write(f"{method},{game},{seed},{at},{chance.normal(500, 50):.3f}\n")
+    start = time.process_time()
+    page = report([file])
+    text = render(page)
+    assert page.facts[:3] == (("1,000", "runs"), ("4", "methods"), ("25", "tasks"))
+    assert len(text) < 4e6
+    assert time.process_time() - start < 120
+    (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
+    points = [seed["points"] for panel in chart.data["panels"] for line in panel["methods"] for seed in line["seeds"]]
+    assert (len(points), max(map(len, points))) == (1000, 60)  # 60 000 points in all
+    assert all(curve[-1][0] == 100_000 for curve in points)
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def typed(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *map(str, arguments)])
+    return int(ended.value.code or 0)
+
+
+def test_the_command_writes_the_page_and_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy_runs(tmp_path / "runs")
+    write_run(tmp_path / "runs" / "late", toy(4), {1500: 10}, status="running")
+    out = tmp_path / "deep" / "page.html"
+    assert typed(tmp_path / "runs", "--out", out, "--tables", tmp_path / "tables") == 0
+    told = capsys.readouterr().out
+    assert f"The page: {out}" in told
+    assert "mlr and baseline on toy/reach: 7 runs, 2 methods, 1 task, 1 unfinished, 2 problems" in told
+    assert "mlr is above." in told
+    assert "is at 1500 of 3000 frames" in told
+    assert out.read_text().startswith("<!doctype html>")
+    assert {file.suffix for file in (tmp_path / "tables").iterdir()} == {".md", ".tex", ".csv"}
+
+
+def test_a_folder_whose_name_is_no_text_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    try:
+        write_run(folder, toy(), {1500: 20}, status="failed")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    assert typed(folder, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables") == 0
+    assert "run\\udcff" in capsys.readouterr().out
+    assert "run\\udcff" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_the_paper_alone_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("--against", "published", "--out", tmp_path / "paper.html") == 0
+    assert "DMControl-100k" in capsys.readouterr().out
+    assert "The paper’s tables" in (tmp_path / "paper.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["empty"], "empty holds no run"),
+        (["--against", "none"], "nothing to report"),
+        (["runs", "--out", "empty"], "is a folder"),
+        (["runs", "--out", "file/report.html"], "file"),
+    ],
+)
+def test_what_a_user_can_put_right_is_refused_with_code_2(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    write_run(tmp_path / "runs" / "1", toy(), {3000: 20})
+    assert typed(*arguments) == 2
+    refusal = capsys.readouterr().err
+    assert sentence in refusal
+    assert "Traceback" not in refusal
+    assert not list(tmp_path.glob("*.html"))

@@ -1,0 +1,451 @@
+"""Plans: the chance to find a difference against scipy and simulations, costs against arithmetic on made-up speeds, the command."""
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from maskrl import cli, recipes
+from maskrl.agents.base import Spaces
+from maskrl.analysis.power import cheapest_seeds, power, seeds_for, t_beyond
+from maskrl.analysis.statistics import Summary, effect_size, seeds_needed
+from maskrl.cli.plan import Settling, _show
+from maskrl.cost import timing
+from maskrl.cost.forecast import Takes
+from maskrl.cost.operations import Pass, RunCost, UpdateCost, run_cost, update_cost
+from maskrl.recipes.published import published
+from maskrl.recipes.schema import Evaluation
+from maskrl.studies.jobs import expand
+from maskrl.studies.plan import (
+    ACT_OVERHEAD,
+    UPDATE_OVERHEAD,
+    Gpu,
+    Line,
+    Plan,
+    Speed,
+    _caveats,
+    _kinds,
+    compare,
+    departures,
+    groups_of,
+    make_plan,
+    makespan,
+    papers_time,
+)
+from maskrl.studies.sweep import sizes_of
+
+TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
+
+
+def papers(task: str, at: int = 100_000) -> tuple[Summary, Summary]:
+    cells = [published(f"dmcontrol/{task}", at, method) for method in ("MLR", "Baseline")]
+    mlr, baseline = (Summary(cell.mean, cell.std, 10) for cell in cells if cell is not None and cell.std is not None)
+    return mlr, baseline
+
+
+# ── What scores can tell ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(t=st.floats(-3, 6), freedom=st.floats(1, 1e5), centre=st.floats(-3, 8))
+def test_noncentral_t_is_scipys(t: float, freedom: float, centre: float):
+    assert t_beyond(t, freedom, centre) == pytest.approx(stats.nct.sf(t, freedom, centre), abs=1e-8)
+
+
+@given(d=st.floats(0.1, 3), n=st.integers(10, 60))
+def test_the_power_of_two_samples_with_one_spread_is_the_textbooks(d: float, n: int):
+    critical = stats.t.ppf(0.975, 2 * n - 2)
+    expected = stats.nct.sf(critical, 2 * n - 2, d * math.sqrt(n / 2))
+    assert power([Summary(7 * d, 7.0, 3)], [Summary(0.0, 7.0, 3)], [n]) == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 20])
+def test_power_is_how_often_scipys_test_finds_it(n: int):
+    chance = np.random.default_rng(1)
+    a, b = chance.normal(2, 1, (20_000, n)), chance.normal(0, 3, (20_000, n))
+    found = stats.ttest_ind(a, b, axis=1, equal_var=False, alternative="greater").pvalue < 0.025
+    assert power([Summary(2, 1, 3)], [Summary(0, 3, 3)], [n]) == pytest.approx(found.mean(), abs=0.012)
+
+
+@pytest.mark.parametrize("seeds", [[3, 3, 3], [2, 5, 9], [12, 10, 15]])
+def test_power_over_tasks_is_how_often_the_test_finds_it(seeds: list[int]):
+    x, y = (
+        [Summary(10, 1, 3), Summary(5, 4, 3), Summary(0, 9, 3)],
+        [Summary(8, 2, 3), Summary(3, 1, 3), Summary(-6, 3, 3)],
+    )
+    chance, draws = np.random.default_rng(1), 20_000
+    value, parts = np.zeros(draws), []
+    for side, sign in ((x, 1), (y, -1)):
+        for task, n in zip(side, seeds, strict=True):
+            scores = chance.normal(task.mean, task.std, (draws, n))
+            value += sign * scores.mean(axis=1)
+            parts.append((scores.var(axis=1, ddof=1) / n, n - 1))
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / left for part, left in parts)
+    found = stats.t.sf(value / np.sqrt(variance), freedom) < 0.025
+    assert power(x, y, seeds) == pytest.approx(found.mean(), abs=0.012)
+
+
+@pytest.mark.parametrize(("at", "normal"), [(100_000, (43, 102, 3, 9, 16, 8)), (500_000, (97, 322, 176, 9, 38, 146))])
+def test_seeds_for_the_papers_tasks_are_those_of_the_normal_distribution_and_few_more(at: int, normal: Sequence[int]):
+    for task, expected in zip(TASKS, normal, strict=True):
+        x, y = papers(task, at)
+        assert seeds_needed(effect_size([x], [y])) == expected
+        needed = seeds_for([x], [y])
+        assert needed is not None
+        assert expected < needed <= expected + 3
+        assert power([x], [y], [needed]) >= 0.8 > power([x], [y], [needed - 1])
+
+
+def test_what_few_seeds_cannot_tell():
+    x, y = [Summary(2.465, 1, 3)], [Summary(0, 1, 3)]
+    assert power(x, y, [1]) == 0.0  # there is no test
+    assert power(y, x, [10]) < 1e-6  # the wrong direction does not count
+    assert power([Summary(1, 0, 3)], [Summary(0, 0, 3)], [2]) == 1.0
+    assert seeds_for(y, x) is None
+    assert seeds_for(x, x) is None
+
+
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.floats(1, 4), st.floats(0.5, 3), st.floats(1, 10)), min_size=2, max_size=4))
+def test_the_cheapest_seeds_are_enough_and_never_dearer_than_the_same_for_all(tasks: list[tuple[float, float, float]]):
+    x, y = [Summary(mean, std, 3) for mean, std, _ in tasks], [Summary(0, std, 3) for _, std, _ in tasks]
+    costs = [cost for _, _, cost in tasks]
+    equal, seeds = seeds_for(x, y), cheapest_seeds(x, y, costs)
+    assert seeds is not None
+    assert equal is not None
+    assert min(seeds) >= 2
+    assert power(x, y, seeds) >= 0.8
+    assert math.fsum(map(math.prod, zip(seeds, costs, strict=True))) <= equal * math.fsum(costs) + 1e-9
+
+
+@pytest.mark.parametrize("costs", [(1, 1), (1, 5), (5, 1)])
+def test_the_cheapest_seeds_are_near_the_best_of_all(costs: tuple[int, int]):
+    x, y = [Summary(6, 4, 3), Summary(5, 3, 3)], [Summary(0, 3, 3), Summary(0, 5, 3)]
+    seeds = cheapest_seeds(x, y, costs)
+    assert seeds is not None
+    best = min(
+        a * costs[0] + b * costs[1] for a, b in itertools.product(range(2, 12), repeat=2) if power(x, y, [a, b]) >= 0.8
+    )
+    assert best <= seeds[0] * costs[0] + seeds[1] * costs[1] <= 1.15 * best
+
+
+# ── Arithmetic on made-up speeds ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def made_up(task: str = "dmcontrol/reacher-easy", method: str = "mlr", seeds: int = 4, update: float = 0.5) -> Line:
+    """1000 decisions, the first 100 random, an update each; 3 evaluations of 2 episodes of 50 decisions."""
+    recipe = replace(recipes.find(task, "paper", method), evaluation=Evaluation(every=40_000, episodes=2))  # type: ignore[arg-type]
+    cost = RunCost(
+        update=UpdateCost({"critic": 1e9, "actor": 1e9}, {}, convolutions=1e9, encoder=Pass(1, 2), act=1e6, memory=50),
+        frames=4000, decisions=1000, chosen=900, updates=900, evaluations=3, episodes=6,
+        takes=Takes(replay=10, disk=30, memory=20), memory=70,
+    )  # fmt: skip
+    return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50, "measured"), None)
+
+
+def test_the_seconds_and_operations_of_a_run():
+    line = made_up()
+    learning, deciding = 900 * 0.5, 900 * 0.01 + 1000 * 0.03
+    evaluating, floor = 6 * 50 * (0.03 + 0.002), 2 * 50 * 0.03
+    assert line.seconds == pytest.approx(learning + deciding + evaluating + floor)
+    assert line.flops == 900 * 2e9 + (900 + 6 * 50) * 1e6
+    assert line.memory == 70
+
+
+def test_a_plan_forecasts_the_memory_that_a_sweep_shares_out():
+    (job,) = expand("dmcontrol/walker-walk", seeds=1, methods=["mlr"], profile="paper")
+    assert run_cost(job.recipe).memory == sizes_of([job])[job.directory].memory
+
+
+def test_runs_are_taken_up_one_after_another():
+    assert makespan([3, 3, 2, 2, 2], 2) == 7  # 3 + 2 + 2 and 3 + 2
+    assert makespan([1, 1, 9], 3) == 9
+    assert makespan([5, 6], 1) == 11
+    assert makespan([4], 8) == 4
+
+
+def test_the_totals_of_a_plan():
+    lines = (made_up(seeds=3), made_up(method="baseline", seeds=2, update=0.1))
+    lighter = replace(lines[1].cost, memory=5)
+    lines = (lines[0], replace(lines[1], cost=lighter))
+    plan = Plan(lines, workers=2, comparison=None, notes=())
+    a, b = (line.seconds for line in lines)
+    assert plan.runs == 5
+    assert plan.seconds == pytest.approx(3 * a + 2 * b)
+    assert plan.elapsed == pytest.approx(max(2 * a, a + 2 * b))
+    assert plan.memory == 2 * lines[0].memory
+    assert plan.disk == 5 * 30
+    assert plan.flops == 5 * lines[0].flops
+
+
+def test_a_plan_says_what_the_papers_differences_need():
+    lines = [made_up(f"dmcontrol/{task}", method) for task in TASKS for method in ("mlr", "baseline")]
+    comparison = compare(lines)
+    assert comparison is not None
+    assert comparison.overall is not None
+    assert comparison.allocation is not None
+    both = 2 * lines[0].seconds
+    by_task = {question.tasks[0]: question for question in comparison.tasks}
+    assert {task: by_task[f"dmcontrol/{task}"].needed for task in TASKS} == dict(
+        zip(TASKS, (45, 103, 5, 11, 17, 11), strict=True)
+    )
+    assert by_task["dmcontrol/reacher-easy"].seconds == pytest.approx(5 * both)
+    assert by_task["dmcontrol/reacher-easy"].power == pytest.approx(0.78, abs=0.01)
+    assert comparison.cheapest is by_task["dmcontrol/reacher-easy"]
+    assert comparison.overall.difference == pytest.approx(156)
+    assert comparison.overall.needed == 4
+    assert sum(comparison.allocation.values()) < 4 * 6
+    assert comparison.at == "100,000 frames"
+
+
+def test_the_cheapest_task_depends_on_what_its_runs_cost():
+    dear = [made_up("dmcontrol/reacher-easy", method, update=50) for method in ("mlr", "baseline")]
+    cheap = [made_up("dmcontrol/cheetah-run", method, update=0.1) for method in ("mlr", "baseline")]
+    comparison = compare([*dear, *cheap])
+    assert comparison is not None
+    assert comparison.cheapest is not None
+    assert comparison.cheapest.tasks == ("dmcontrol/cheetah-run",)
+
+
+def test_there_is_no_comparison_without_both_methods_or_the_papers_numbers():
+    assert compare([made_up()]) is None
+    assert compare([made_up("toy/reach", method) for method in ("mlr", "baseline")]) is None
+    labelled = replace(made_up(), label="mlr objective.mask.ratio=0.1")
+    assert compare([labelled, made_up(method="baseline")]) is None
+
+
+def test_games_are_compared_on_the_human_scale():
+    lines = [made_up(f"atari/{game}", method, seeds=3) for game in ("alien", "pong") for method in ("mlr", "baseline")]
+    comparison = compare(lines)
+    assert comparison is not None
+    assert comparison.overall is not None
+    assert comparison.tasks[0].difference == pytest.approx(990.1 - 678.5)
+    cells = [
+        [published(f"atari/{game}", 100_000, who) for who in ("MLR", "Baseline", "Random", "Human")]
+        for game in ("alien", "pong")
+    ]
+    gains = [(a.mean - b.mean) / (d.mean - c.mean) for a, b, c, d in cells]  # type: ignore[union-attr]
+    assert comparison.overall.difference == pytest.approx(np.mean(gains))
+
+
+def test_the_lite_profile_stands_for_the_nearer_of_the_papers_times():
+    short, long = (
+        expand(name, seeds=1, tasks=["walker-walk"], profile="lite")[0].recipe
+        for name in ("dmcontrol-100k", "dmcontrol-500k")
+    )
+    assert papers_time(short) == (100_000, "frames")
+    assert papers_time(long) == (500_000, "frames")
+    assert papers_time(recipes.find("atari/pong", "lite")) == (100_000, "decisions")
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "expected"),
+    [
+        ("dmcontrol-100k", [], []),
+        ("dmcontrol-500k", [], []),
+        ("dmcontrol-100k", ["agent.micro_batch=64", "seed=7"], []),
+        ("dmcontrol-100k", ["budget.frames=20000"], ["a budget of 20,000 frames"]),
+        ("dmcontrol-100k", ["objective.mask.ratio=0.3"], ["objective.mask.ratio=0.3"]),
+        ("dmcontrol-100k", ["env.size=90", "agent.hidden=32"], ["agent.hidden=32", "env.size=90"]),
+    ],
+)
+def test_what_departs_from_the_papers_runs_is_told_before_its_difference_is_assumed(
+    name: str, grid: list[str], expected: list[str]
+):
+    jobs = expand(name, tasks=["walker-walk"], methods=["mlr"], grid=grid, profile="paper")
+    assert departures(jobs[0].recipe) == expected
+    notes = _caveats([replace(made_up(), recipe=jobs[0].recipe)])
+    assert [f"not of runs with {', '.join(expected)}: that such runs" in note for note in notes] == [True] * bool(
+        expected
+    )
+
+
+def test_games_are_counted_in_decisions_and_the_lite_profile_is_a_guess_of_its_own():
+    (short,) = expand("atari/pong", seeds=1, methods=["mlr"], grid=["budget.decisions=20000"], profile="paper")
+    assert departures(short.recipe) == ["a budget of 20,000 decisions"]
+    (lite,) = expand("dmcontrol-500k", seeds=1, tasks=["walker-walk"], methods=["mlr"], profile="lite")
+    assert departures(lite.recipe) == []
+    (note,) = _caveats([replace(made_up(), recipe=lite.recipe)])
+    assert "not the lite profile's" in note
+
+
+# ── Timing ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_line_through_two_updates_is_drawn_out():
+    assert timing.extended([(1, 2.0), (3, 4.0)], 10) == 11.0  # a constant of 1, and 1 for each
+    assert timing.extended([(1, 1.0), (3, 6.0)], 10) == 20.0  # its constant would be negative: from the origin
+    assert timing.extended([(1, 5.0), (3, 4.5)], 10) == 15.0  # noise
+    assert timing.extended([(2, 4.0), (2, 4.0)], 10) == 20.0
+
+
+def test_the_fastest_fifth_counts():
+    assert timing.fastest_mean([5, 5, 9, 9, 1, 3, 9, 9, 9, 9]) == 2
+    assert timing.fastest_mean([7]) == 7
+
+
+def test_a_share_of_the_batches():
+    sac = timing.sliced(recipes.find("dmcontrol/walker-walk", "paper"), 1 / 64).agent
+    assert (sac.batch_size, sac.auxiliary.clips) == (8, 2)  # type: ignore[union-attr]
+    rainbow = recipes.find("atari/pong", "paper")
+    assert timing.sliced(rainbow, 1 / 64).agent.batch_size == 1
+    assert timing.sliced(rainbow, 0.5).agent.clips is None  # type: ignore[union-attr]
+    assert timing.sliced(recipes.find("atari/pong", "lite"), 0.5).agent.clips == 4  # type: ignore[union-attr]
+    assert timing.sliced(rainbow, 1) == rainbow
+
+
+def test_an_environment_is_played():
+    reach = timing.measure_env(recipes.find("toy/reach"), 0.0, least=100)
+    assert reach.spaces == Spaces((9, 32, 32), 2, discrete=False)
+    assert reach.episode == 40
+    assert 0 < reach.step < 0.1
+    assert len(reach.replay) == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["toy/reach", "toy/catch"])
+def test_updates_too_large_to_try_are_tried_in_part(name: str, monkeypatch: pytest.MonkeyPatch):
+    recipe = recipes.find(name)
+    played = timing.measure_env(recipe, 0.0)
+    cost = update_cost(recipe, played.spaces)
+    full = timing.measure_updates(recipe, cost, played, 0.5)
+    assert full.share == 1
+    monkeypatch.setattr(timing, "QUICK", 0.0)
+    part = timing.measure_updates(recipe, cost, played, 0.1)
+    assert 1 / 16 <= part.share <= 1
+    assert full.update / 10 < part.update < 10 * full.update  # on a noisy machine
+    monkeypatch.setattr(timing, "free_memory", lambda: 0)
+    assumed = timing.measure_updates(recipe, cost, played, 0.1)
+    assert assumed.share == 0
+    assert assumed.update > 0
+
+
+def test_recipes_whose_updates_cost_about_the_same_are_timed_once():
+    groups = groups_of(expand("dmcontrol-100k", seeds=2, tasks=["walker-walk", "cartpole-swingup"], profile="paper"))
+    assert [(group.recipe.name, group.label, group.seeds) for group in groups] == [
+        (f"dmcontrol/{task}", method, 2)
+        for task in ("walker-walk", "cartpole-swingup")
+        for method in ("mlr", "baseline")
+    ]
+    costs = [
+        run_cost(group.recipe, Spaces((9, 100, 100), actions, discrete=False))
+        for group, actions in zip(groups, (6, 6, 1, 1), strict=True)
+    ]
+    assert _kinds(groups, costs) == [0, 1, 0, 1]
+
+
+def test_what_a_grid_asks_for_is_in_the_label():
+    groups = groups_of(expand("toy/reach", seeds=3, grid=["objective.mask.ratio=0.3,0.5"]))
+    labels = {group.label: group.seeds for group in groups}
+    shared = groups_of(expand("toy/reach", seeds=3, grid=["agent.hidden=16", "objective.mask.ratio=0.3"]))
+    assert [group.label for group in shared] == ["mlr", "baseline"]
+    assert labels == {"mlr objective.mask.ratio=0.3": 3, "mlr objective.mask.ratio=0.5": 3, "baseline": 3}
+
+
+def test_another_machine_is_planned_for_by_operations():
+    told: list[str] = []
+    jobs = expand("toy", seeds=2, methods=["mlr"])
+    plan = make_plan(jobs, seconds=0.5, gpu=Gpu(10.0, count=2, utilisation=0.5), tell=told.append)
+    assert plan.workers == 2
+    line, rate = plan.lines[0], 10e12 * 0.5
+    assert line.speed.update == UPDATE_OVERHEAD + line.cost.update.flops / rate
+    assert line.speed.act == ACT_OVERHEAD + line.cost.update.act / rate
+    assert plan.lines[1].speed.act_together == ACT_OVERHEAD / 10 + plan.lines[1].cost.update.act / rate
+    assert "50% of 10 TFLOP/s" in plan.notes[0]
+    assert told[0].startswith("timing the environment toy/reach (1 of 2)")
+    assert not any("updates" in text for text in told)
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TINY = ["agent.batch_size=8", "agent.hidden=16", "agent.auxiliary.clips=1", "agent.encoder.filters=4"]
+
+
+def typed(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan", *words])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_command_prints_a_plan_and_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--workers", "2") == 0
+    out, err = capsys.readouterr()
+    assert "Plan of toy/reach, lite profile: 4 runs on this machine, 2 at a time" in out
+    assert out.splitlines()[2].split()[:4] == ["task", "method", "runs", "updates"]
+    assert out.splitlines()[3].split()[:4] == ["toy/reach", "mlr", "2", "2,700"]
+    assert "this plan has none" in out
+    assert out.rstrip().endswith(f"  maskrl sweep toy/reach {' '.join(TINY)} --seeds 2 --workers 2")
+    assert "timing updates of toy/reach mlr" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_settles_it_is_run_as_it_was_planned(capsys: pytest.CaptureFixture[str]):
+    lines = tuple(made_up(f"dmcontrol/{task}", method) for task in TASKS for method in ("mlr", "baseline"))
+    made = Plan(lines, workers=2, comparison=compare(lines), notes=())
+    grid, where = ["budget.frames=20000", "seed=1,2"], ["--workers", "2", "--profile", "paper", "--backend", "ray"]
+    _show("dmcontrol-100k", made, None, "maskrl sweep …", Settling("dmcontrol-100k", grid, where))
+    commands = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("    maskrl sweep")]
+    assert " ".join(commands[0]) == (
+        "maskrl sweep dmcontrol-100k budget.frames=20000 --seeds 5 --out sweeps/dmcontrol-100k-one-task "
+        "--tasks dmcontrol/reacher-easy --methods mlr,baseline --workers 2 --profile paper --backend ray"
+    )
+    assert len(commands) > 1
+    for words in commands:
+        assert words[3] == "budget.frames=20000"
+        assert "seed=1,2" not in words
+        assert words[-6:] == where
+
+
+@pytest.mark.slow
+def test_a_shorter_plan_says_that_it_is_not_the_papers_and_settles_it_in_its_own_length(
+    capsys: pytest.CaptureFixture[str],
+):
+    pytest.importorskip("dm_control")
+    words = ["dmcontrol/reacher-easy", "budget.frames=20000", "--gpu-tflops", "10", "--quick", "--seeds", "2"]
+    assert typed(*words, "--backend", "ray") == 0
+    out = capsys.readouterr().out
+    assert "not of runs with a budget of 20,000 frames" in out
+    assert "maskrl sweep dmcontrol/reacher-easy budget.frames=20000 --seeds 5" in out
+    assert out.count("--backend ray") == 2
+
+
+def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]):
+    assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["runs"], len(plan["lines"]), plan["statistics"]) == (4, 2, None)
+    mlr = plan["lines"][0]
+    assert mlr["flops_per_update"] == pytest.approx(sum(mlr["flops_by_phase"].values()))
+    assert plan["work_hours"] == pytest.approx(sum(line["seeds"] * line["hours"] for line in plan["lines"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["toyy"], "did you mean toy?"),
+        (["dmcontrol-10k"], "did you mean dmcontrol-100k?"),
+        (["toy", "--seeds", "0"], "at least one"),
+        (["toy", "agent.batchsize=3"], "did you mean"),
+        (["toy", "--methods", "mrl"], "did you mean mlr?"),
+        (["toy", "--gpus", "8"], "add --gpu-tflops"),
+        (["toy", "--utilisation", "0.5"], "add --gpu-tflops"),
+        (["toy", "--gpu-tflops", "-1"], "expected a positive number"),
+        (["toy", "--gpu-tflops", "nan"], "expected a positive number"),
+        (["toy", "--gpu-tflops", "10", "--utilisation", "2"], "at most 1"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert typed(*words) == 2
+    assert said in capsys.readouterr().err

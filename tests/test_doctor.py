@@ -1,0 +1,588 @@
+"""Every breakage is a real one, made for a fresh Python: a package that is not what it should be, a limit, a bad path."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from importlib import metadata
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from maskrl import doctor
+from maskrl.doctor import BrokenError, Check, ask, requirements, verdict, within
+
+
+def diagnosed(part, *, site=None, limits=None, **environment):
+    """The JSON of some checks in a fresh Python, with packages of ours before the real ones, and under limits."""
+    settings = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    settings |= {"PYTHONPATH": str(site)} if site else {}
+    code = f"""
+import json, resource
+from itertools import islice
+from pathlib import Path
+from maskrl import doctor
+for name, limit in {limits or {}}.items():
+    resource.setrlimit(name, (limit, limit))
+print(json.dumps(doctor.as_dict({part})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=settings | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return answer | {"checks": {check["name"]: check for check in answer["checks"]}}
+
+
+def package(site, name, code, files=()):
+    """A package whose import runs this code."""
+    folder = site / name
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(code)
+    for file in files:
+        (folder / file).touch()
+    return folder
+
+
+def installed(site, name, version):
+    """The record that pip would have left."""
+    folder = site / f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+# ── trials ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_trial_answers_whatever_else_is_printed():
+    script = "print('a banner'); answer['words'] = sys.argv[1:]; print('no end of line', end='')"
+    assert ask(script, "a b") == {"words": ["a b"]}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("import os; print('why', file=sys.stderr, flush=True); os.abort()", "killed by SIGABRT: why"),
+        ("{}['key']", "KeyError: 'key'"),
+        ("raise SystemExit('it is black')", "it is black"),
+        ("import os; os._exit(3)", "stopped without a word, exit status 3"),
+        ("import os; os._exit(0)", "stopped without a word, exit status 0"),
+        ("print('not JSON', flush=True); import os; os._exit(0)", "stopped without a word, exit status 0"),
+    ],
+)
+def test_the_end_of_a_trial_is_told_in_a_line(script, words):
+    with pytest.raises(BrokenError, match=f"^{words}$"):
+        ask(script)
+
+
+def test_a_trial_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+    note = tmp_path / "pid"
+    script = f"""
+import pathlib, subprocess, time
+pathlib.Path({str(note)!r}).write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+time.sleep(60)
+"""
+    began = time.monotonic()
+    with pytest.raises(BrokenError, match="no answer within 2 seconds"):
+        ask(script, seconds=2)
+    assert time.monotonic() - began < 20
+    state = Path(f"/proc/{note.read_text()}/stat")
+    for _ in range(50):  # whoever inherits it may take a moment to bury it
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    raise AssertionError("it is still there")
+
+
+def test_a_trial_sees_what_we_see_and_nothing_of_the_current_folder(tmp_path, monkeypatch):
+    package(tmp_path / "here", "oddity", "where = 'here'")
+    package(tmp_path / "there", "oddity", "where = 'there'")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [*filter(None, sys.path), str(tmp_path / "there")])
+    assert ask("import oddity; answer['where'] = oddity.where") == {"where": "there"}
+
+
+def test_the_doctor_imports_nothing_that_could_break_it():
+    code = "import sys, maskrl.doctor; print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# ── versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "inside"),
+    [
+        ("3.17.0", ">=3.3.6,<4", True),
+        ("3.3.6", ">=3.3.6,<4", True),
+        ("3.3.5", ">=3.3.6,<4", False),
+        ("4.0.0", ">=3.3.6,<4", False),
+        ("4.0.0rc1", ">=3.3.6,<4", False),
+        ("2", ">=2.0", True),
+        ("2.0", ">=2,<2.0.0", False),
+        ("2.13.0+cpu", ">=2.10", True),
+        ("2.9.1+cu128", ">=2.10", False),
+        ("1.0", "", True),
+    ],
+)
+def test_a_version_is_compared_number_by_number(version, versions, inside):
+    assert within(version, versions) == inside
+
+
+def test_the_ranges_are_those_of_the_package_and_use_only_signs_that_are_understood():
+    pair = {each.package.replace("-", "_"): each.quoted.replace("-", "_") for each in requirements("dmcontrol")}
+    assert pair == {"dm_control": "'dm_control>=1.0.38,<1.1'", "mujoco": "'mujoco>=3.3.6,<4'"}
+    assert all(each.python == "<3.13" for each in requirements("dmcontrol"))
+    assert {"torch", "numpy", "gymnasium", "pydantic"} <= {each.package for each in requirements()}
+    extras = metadata.metadata("maskrl").get_all("Provides-Extra")
+    bounds = [bound for extra in ["", *extras] for each in requirements(extra) for bound in each.versions.split(",")]
+    assert len(bounds) > 20
+    assert all(bound[:2] == ">=" or (bound[0] == "<" and bound[1].isdigit()) for bound in bounds)
+
+
+def test_an_extra_that_is_not_there_is_missing_and_breaks_nothing():
+    check = doctor._extra("atari", "no_such_module", "", ("atari",))
+    assert (check.state, check.fix) == ("missing", "pip install 'maskrl[atari]'")
+    judged = verdict([check])
+    assert judged.works
+    assert judged.families == {"toy": "ready", "dmcontrol": "ready", "atari": "missing"}
+
+
+def test_an_extra_without_a_wheel_for_this_python_says_which_python_it_needs(monkeypatch):
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.13.1")
+    check = doctor._extra("dmcontrol", "no_such_module", "")
+    assert "it needs Python <3.13" in check.found
+    assert check.fix == "uv venv --python '<3.13' && uv pip install 'maskrl[dmcontrol]'"
+
+
+def test_a_python_that_the_package_does_not_know_is_a_warning_and_one_too_old_a_failure(monkeypatch):
+    states = []
+    for version in ("3.11.7", "3.99.0", "3.9.20"):
+        monkeypatch.setattr(doctor.platform, "python_version", lambda version=version: version)
+        states.append(doctor._python().state)
+    assert states == ["ok", "warning", "failed"]
+
+
+def test_a_package_outside_its_range_that_works_is_a_warning_with_the_range(tmp_path):
+    installed(tmp_path, "numpy", "1.26.4")
+    check = diagnosed("[doctor._packages()]", site=tmp_path)["checks"]["packages"]
+    assert check["state"] == "warning"
+    assert check["found"] == "numpy 1.26.4 is outside >=2.0"
+    assert "'numpy>=2.0'" in check["fix"]
+
+
+def test_a_broken_package_below_everything_is_one_row_and_its_dependents_are_not_asked(tmp_path):
+    package(tmp_path, "numpy", "raise ImportError('libblas.so.3: cannot open shared object file')")
+    package(tmp_path, "torch", "raise ImportError('numpy')")
+    answer = diagnosed(f"doctor.examine(Path({str(tmp_path)!r}))", site=tmp_path)
+    check = answer["checks"]["packages"]
+    assert check["state"] == "failed"
+    assert "libblas.so.3: cannot open shared object file" in check["found"]
+    assert check["fix"].startswith("pip install --force-reinstall --no-deps ")
+    assert "'numpy>=2.0'" in check["fix"]
+    assert not {"dmcontrol", "atari", "ray"} & set(answer["checks"])
+    assert not answer["works"]
+    assert {family["state"] for family in answer["families"].values()} == {"broken"}
+
+
+@pytest.mark.parametrize(("name", "state"), [("ray", "warning"), ("tensorboard", "failed")])
+def test_a_broken_convenience_is_a_failure_only_where_a_run_would_use_it(tmp_path, name, state):
+    pytest.importorskip(name)
+    package(tmp_path, name, "raise ImportError('protobuf')")
+    answer = diagnosed("doctor._conveniences()", site=tmp_path)
+    assert answer["checks"][name]["state"] == state
+    assert "ImportError: protobuf" in answer["checks"][name]["found"]
+    assert answer["works"] == (state == "warning")
+
+
+# ── torch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# As much of torch as a trial touches; what it computes is not the matter here.
+TORCH = """
+from unittest.mock import MagicMock
+__version__, rand, nn, cuda, version = "9.9", MagicMock(), MagicMock(), MagicMock(), MagicMock(cuda="13.0")
+cuda.is_available.return_value = {cuda}
+cuda.get_device_properties.return_value = MagicMock(total_memory=8 * 10**9)
+cuda.get_device_properties.return_value.name = "A [small] GPU"
+def get_num_threads(): return {threads}
+def convolution(*sizes, device):
+    if device == "cuda" and {broken}: raise RuntimeError("no kernel image is available")
+    return MagicMock()
+nn.Conv2d = convolution
+{more}
+"""
+
+
+def torch_like(site, *, cuda=False, threads=1, broken=False, more=""):
+    package(site, "torch", TORCH.format(cuda=cuda, threads=threads, broken=broken, more=more))
+    return diagnosed("doctor._torch()", site=site)
+
+
+def test_torch_that_crashes_is_a_failed_row_with_the_command_to_install_it_again(tmp_path):
+    package(tmp_path, "torch", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    answer = diagnosed("doctor._torch()", site=tmp_path)
+    check = answer["checks"]["torch"]
+    assert (check["state"], answer["works"]) == ("failed", False)
+    assert "killed by SIGILL" in check["found"]
+    assert check["fix"].startswith("pip install --force-reinstall --no-deps 'torch>=")
+
+
+def test_more_threads_than_cores_is_a_warning_with_the_number_to_set(tmp_path):
+    cores = doctor.cores_allowed()
+    answer = torch_like(tmp_path, threads=cores + 1)
+    assert answer["checks"]["torch"]["state"] == "warning"
+    assert answer["checks"]["torch"]["fix"] == f"export OMP_NUM_THREADS={cores}"
+    assert answer["works"]
+
+
+def test_without_a_cuda_device_the_lite_profile_is_named_and_all_is_well(tmp_path):
+    answer = torch_like(tmp_path)
+    assert answer["checks"]["torch"]["state"] == "ok"
+    assert "lite" in answer["checks"]["CUDA"]["found"]
+    assert answer["works"]
+
+
+def test_a_cuda_device_is_named_with_its_memory(tmp_path):
+    check = torch_like(tmp_path, cuda=True)["checks"]["CUDA"]
+    assert (check["state"], check["found"]) == ("ok", "A [small] GPU, 8.0 GB")
+    assert check["values"] == {"device": "A [small] GPU", "memory": 8 * 10**9}
+
+
+def test_a_cuda_device_that_does_not_compute_fails_as_a_run_would_use_it(tmp_path):
+    answer = torch_like(tmp_path, cuda=True, broken=True)
+    assert answer["checks"]["torch"]["state"] == "ok"
+    assert answer["checks"]["CUDA"]["state"] == "failed"
+    assert "no kernel image" in answer["checks"]["CUDA"]["found"]
+    assert answer["checks"]["CUDA"]["fix"].startswith("export CUDA_VISIBLE_DEVICES= ")
+    assert not answer["works"]
+
+
+def test_a_driver_that_torch_complains_about_is_a_warning(tmp_path):
+    answer = torch_like(tmp_path, more="import warnings; warnings.warn('CUDA: the driver is too old\\nmore words')")
+    check = answer["checks"]["CUDA"]
+    assert (check["state"], check["found"]) == ("warning", "CUDA: the driver is too old")
+    assert check["fix"].startswith("nvidia-smi")
+
+
+# ── memory and cores ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def machine(root, files):
+    """A file system with what the kernel would tell."""
+    for name, text in {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 4000 kB\n", **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def group(path, limit, used, cached, *, old=False):
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    names = names if old else ("memory.max", "memory.current", "inactive_file")
+    return {
+        f"{path}/{names[0]}": f"{limit}\n",
+        f"{path}/{names[1]}": f"{used}\n",
+        f"{path}/memory.stat": f"anon 5\n{names[2]} {cached}\n",
+    }
+
+
+def test_the_memory_of_the_machine_counts_when_nothing_limits_it(tmp_path):
+    assert doctor.memory_limits(machine(tmp_path, {})) == {"machine": 4000 * 1024}
+    unlimited = group("sys/fs/cgroup", "max", 700, 0) | {"proc/self/cgroup": "0::/\n"}
+    assert doctor.memory_limits(machine(tmp_path, unlimited)) == {"machine": 4000 * 1024}
+
+
+def test_the_tightest_control_group_above_us_counts_and_what_it_caches_is_free(tmp_path):
+    files = {"proc/self/cgroup": "0::/job/step\n"}
+    files |= group("sys/fs/cgroup/job/step", 5000, 1000, 0) | group("sys/fs/cgroup/job", 4000, 3000, 500)
+    assert doctor.memory_limits(machine(tmp_path, files))["control group"] == 4000 - 3000 + 500
+    files |= group("sys/fs/cgroup/job/step", 5000, 4900, 0)
+    assert doctor.memory_limits(machine(tmp_path, files))["control group"] == 5000 - 4900
+
+
+def test_control_groups_of_version_1_count_too_even_if_a_container_sees_only_their_root(tmp_path):
+    files = {"proc/self/cgroup": "4:memory:/docker/0123\n1:cpu,cpuacct:/docker/0123\n0::/\n"}
+    files |= group("sys/fs/cgroup/memory", 3000, 1000, 200, old=True)
+    assert doctor.memory_limits(machine(tmp_path, files))["control group"] == 2200
+    files |= group("sys/fs/cgroup/memory", 2**63 - 4096, 1000, 200, old=True)
+    assert "control group" not in doctor.memory_limits(machine(tmp_path, files))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "50000 100000\n"},
+        {
+            "proc/self/cgroup": "1:cpu,cpuacct:/job\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "100000\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+        },
+    ],
+)
+def test_a_quota_of_processor_time_is_rounded_up_to_cores(tmp_path, files):
+    assert doctor.cores_allowed(machine(tmp_path, files)) == 1
+
+
+@pytest.mark.parametrize("quota", ["max 100000", "900000000 100000"])
+def test_without_a_quota_the_affinity_counts(tmp_path, quota):
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota}
+    assert doctor.cores_allowed(machine(tmp_path, files)) == len(os.sched_getaffinity(0))
+
+
+def test_a_limit_of_addresses_is_a_warning_with_the_command_that_lifts_it():
+    check = diagnosed("[doctor._memory()]", limits={resource.RLIMIT_AS: 10**9})["checks"]["memory"]
+    assert check["state"] == "warning"
+    assert check["fix"] == "ulimit -v unlimited"
+    assert 0 < check["values"]["ulimit -v"] < 10**9
+
+
+# ── disk ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_directory_that_works_is_left_as_it_was(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "file").touch()
+    for run_dir in (there, there / "a" / "b"):
+        check, disk = doctor._disk(run_dir)
+        assert (check.state, disk.state, check.values) == ("ok", "ok", {"locks": True})
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "file"]
+
+
+@pytest.mark.parametrize("below", ["file/runs", "file"])
+def test_a_run_directory_that_cannot_be_is_a_failure_for_every_recipe(tmp_path, below):
+    (tmp_path / "file").write_text("kept")
+    checks = list(doctor._disk(tmp_path / below))
+    assert [check.state for check in checks] == ["failed", "ok"]
+    assert "cannot be used" in checks[0].found
+    assert "--run-dir" in checks[0].fix
+    assert set(verdict(checks).families.values()) == {"broken"}
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("flock", ["pass", "raise OSError(37, 'No locks available')"])
+def test_a_file_system_whose_locks_do_not_hold_is_a_warning(tmp_path, flock):
+    (tmp_path / "fcntl.py").write_text(f"LOCK_EX, LOCK_NB = 2, 4\ndef flock(*_):\n    {flock}\n")
+    answer = diagnosed(f"doctor._disk(Path({str(tmp_path)!r}))", site=tmp_path)
+    assert answer["checks"]["run directory"]["state"] == "warning"
+    assert "two starts of the same run cannot be kept apart" in answer["checks"]["run directory"]["found"]
+    assert answer["works"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "states"), [(1000, ["failed", "failed"]), (50 * 10**6, ["ok", "failed"]), (10**9, ["ok", "warning"])]
+)
+def test_a_limit_of_file_sizes_is_said_with_the_command_that_lifts_it(tmp_path, limit, states):
+    answer = diagnosed(f"doctor._disk(Path({str(tmp_path)!r}))", limits={resource.RLIMIT_FSIZE: limit})
+    assert [answer["checks"][name]["state"] for name in ("run directory", "disk")] == states
+    assert answer["checks"]["disk"]["fix"] == "ulimit -f unlimited"
+    assert answer["works"] == ("failed" not in states)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("free", "state"), [(6 * 10**9, "ok"), (4 * 10**9, "warning"), (10**7, "failed")])
+def test_a_disk_is_judged_by_its_free_room(tmp_path, monkeypatch, free, state):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(free))
+    assert [check.state for check in doctor._disk(tmp_path)] == ["ok", state]
+
+
+# ── simulators ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_mujoco_that_dm_control_cannot_use_breaks_dmcontrol_and_nothing_else(tmp_path):
+    pytest.importorskip("dm_control")
+    package(tmp_path, "mujoco", "__version__ = '4.0.0'")
+    installed(tmp_path, "mujoco", "4.0.0")
+    answer = diagnosed("[doctor._packages(), *doctor._dmcontrol()]", site=tmp_path)
+    check = answer["checks"]["dmcontrol"]
+    assert check["state"] == "failed"
+    assert "mujoco 4.0.0" in check["found"]
+    assert "mujoco" in check["found"].partition("does not work: ")[2]  # what Python said
+    assert check["fix"].replace("dm-control", "dm_control") == (
+        "pip install 'dm_control>=1.0.38,<1.1' 'mujoco>=3.3.6,<4'"
+    )
+    assert {family: judged["state"] for family, judged in answer["families"].items()} == {
+        "toy": "ready",
+        "dmcontrol": "broken",
+        "atari": "ready",
+    }
+    assert not answer["works"]
+    assert not any(name.startswith("OpenGL") for name in answer["checks"])  # what draws cannot be known yet
+
+
+def test_two_mujoco_libraries_in_one_folder_are_named_with_the_way_to_one(tmp_path):
+    folder = package(tmp_path, "mujoco", "", ["libmujoco.so.3.17.0"])
+    part = "[doctor._mujoco_library([])]"
+    answer = diagnosed(part, site=tmp_path)
+    assert answer["checks"]["mujoco library"]["found"] == "libmujoco.so.3.17.0"
+    assert answer["works"]
+
+    (folder / "libmujoco.so.3.3.6").touch()
+    answer = diagnosed(part, site=tmp_path)
+    check = answer["checks"]["mujoco library"]
+    assert (check["state"], answer["families"]["dmcontrol"]["state"]) == ("failed", "broken")
+    assert "libmujoco.so.3.17.0" in check["found"]
+    assert "libmujoco.so.3.3.6" in check["found"]
+    assert check["fix"].startswith(f"pip uninstall -y mujoco && rm -rf {folder} && pip install ")
+    assert check["fix"].endswith("'mujoco>=3.3.6,<4'")
+
+
+def test_two_installations_of_mujoco_are_removed_one_after_the_other(tmp_path):
+    for version, site in (("3.10.0", tmp_path / "a"), ("3.11.0", tmp_path / "b")):
+        installed(site, "mujoco", version)
+    package(tmp_path / "a", "mujoco", "", ["libmujoco.so.3.10.0"])
+    check = diagnosed("[doctor._mujoco_library([])]", site=f"{tmp_path / 'a'}{os.pathsep}{tmp_path / 'b'}")
+    check = check["checks"]["mujoco library"]
+    assert check["state"] == "failed"
+    assert f"3.10.0 in {tmp_path / 'a'}" in check["found"]
+    assert f"3.11.0 in {tmp_path / 'b'}" in check["found"]
+    assert check["fix"].count("pip uninstall -y mujoco") >= 2
+
+
+def test_a_mujoco_library_that_is_loaded_from_elsewhere_is_found(tmp_path):
+    mujoco = pytest.importorskip("mujoco")
+    library = next(Path(mujoco.__file__).parent.glob("libmujoco.so*"))
+    copy = tmp_path / library.name
+    copy.write_bytes(library.read_bytes())
+    answer = diagnosed("islice(doctor._dmcontrol(), 2)", LD_PRELOAD=str(copy))
+    check = answer["checks"]["mujoco library"]
+    assert check["state"] == "failed"
+    assert str(copy) in check["found"]
+    assert check["fix"] == "unset LD_PRELOAD LD_LIBRARY_PATH"
+
+
+def drawn(monkeypatch, *drawing, asked=None, words="no display"):
+    """The rows about OpenGL on a machine where these backends draw."""
+
+    def answer(script, settings):
+        if settings["MUJOCO_GL"] not in drawing:
+            raise BrokenError(words)
+        return {"renderer": "Mesa", "fps": 12.0, "fps_with_small_shadows": 1234.0}
+
+    monkeypatch.setattr(doctor, "ask", answer)
+    if asked is None:
+        monkeypatch.delenv("MUJOCO_GL", raising=False)
+    else:
+        monkeypatch.setenv("MUJOCO_GL", asked)
+    return {check.name: check for check in doctor._opengl()}
+
+
+def test_one_backend_that_draws_is_enough_and_the_others_say_what_to_install(monkeypatch):
+    rows = drawn(monkeypatch, "osmesa")
+    assert rows["OpenGL osmesa"].found == "12 frames a second, 1,234 with small shadows; Mesa"
+    assert rows["OpenGL"].found == "osmesa, the first that draws"
+    assert (rows["OpenGL egl"].state, rows["OpenGL egl"].fix) == ("missing", "apt install libegl1")
+    assert rows["OpenGL glfw"].fix == "apt install libglfw3 xvfb"
+    assert set(verdict(rows.values()).families.values()) == {"ready"}
+
+
+def test_when_nothing_draws_dmcontrol_does_not_train(monkeypatch):
+    rows = drawn(monkeypatch)
+    assert (rows["OpenGL"].state, rows["OpenGL"].fix) == ("failed", "apt install libegl1")
+    judged = verdict(rows.values())
+    assert (judged.families["dmcontrol"], judged.because["dmcontrol"]) == ("broken", ["OpenGL"])
+    assert judged.families["toy"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("asked", "drawing", "state", "fix"),
+    [
+        ("EGL", ["egl"], "ok", ""),
+        ("nonsense", ["egl"], "failed", "unset MUJOCO_GL"),
+        ("osmesa", ["egl"], "failed", "unset MUJOCO_GL"),
+        ("osmesa", [], "failed", "apt install libosmesa6"),
+        ("nonsense", [], "failed", "unset MUJOCO_GL && apt install libegl1"),
+    ],
+)
+def test_a_backend_that_the_user_asked_for_must_draw(monkeypatch, asked, drawing, state, fix):
+    row = drawn(monkeypatch, *drawing, asked=asked)["OpenGL"]
+    assert (row.state, row.fix) == (state, fix)
+
+
+def test_a_backend_barred_by_a_variable_needs_no_package(monkeypatch):
+    rows = drawn(monkeypatch, words="The PYOPENGL_PLATFORM environment variable is set to 'x'")
+    assert rows["OpenGL egl"].fix == "unset PYOPENGL_PLATFORM"
+
+
+def test_a_game_whose_rom_is_gone_breaks_atari_alone(tmp_path):
+    pytest.importorskip("ale_py")
+    answer = diagnosed('[doctor._extra("atari", "ale_py", doctor._PONG, ("atari",))]', ALE_ROMS_DIR=str(tmp_path))
+    assert answer["checks"]["atari"]["state"] == "failed"
+    assert answer["checks"]["atari"]["fix"].startswith("pip install --force-reinstall --no-deps 'ale-py>=")
+    assert {family: judged["state"] for family, judged in answer["families"].items()} == {
+        "toy": "ready",
+        "dmcontrol": "ready",
+        "atari": "broken",
+    }
+
+
+def test_a_game_that_does_not_play_breaks_atari_though_its_rom_is_there(tmp_path):
+    pytest.importorskip("ale_py")
+    package(tmp_path, "cv2", "raise ImportError('libGL.so.1: cannot open shared object file')")
+    answer = diagnosed('[doctor._extra("atari", "ale_py", doctor._PONG, ("atari",))]', site=tmp_path)
+    assert answer["checks"]["atari"]["state"] == "failed"
+    assert "libGL.so.1: cannot open" in answer["checks"]["atari"]["found"]
+
+
+# ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CHECKS = [
+    Check("torch", "warning", "threads: 64, cores: 2", "export OMP_NUM_THREADS=2", ("toy", "dmcontrol", "atari")),
+    Check("dmcontrol", "failed", "[red] 4.0.0", f"pip install {'x' * 150} 'mujoco[a]>=3.3.6,<4'", ("dmcontrol",)),
+    Check("atari", "missing", "not installed", "pip install 'maskrl[atari]'", ("atari",)),
+    Check("CUDA", "missing", "no CUDA device"),
+]
+
+
+def test_every_fix_is_printed_in_one_piece_however_narrow_the_terminal():
+    console = Console(file=StringIO(), width=60)
+    assert doctor.show(iter(CHECKS), console) == CHECKS
+    printed = console.file.getvalue()
+    lines = [line.strip() for line in printed.splitlines()]
+    for check in CHECKS:
+        assert any(line.split()[:2] == [check.name, check.state] for line in lines)
+        assert not check.fix or any(
+            line.split()[0] == check.name and line.endswith(check.fix) for line in lines if line
+        )
+    assert "[red] 4.0.0" in printed
+    right, add = lines.index("To put right:"), lines.index("To add, if you want it:")
+    assert right < next(i for i, line in enumerate(lines) if "OMP" in line) < add
+    assert lines[-3:] == [
+        "toy              would train",
+        "dmcontrol        would not train: see dmcontrol",
+        "atari            is not installed",
+    ]
+
+
+def test_the_keys_of_the_json_are_these():
+    answer = json.loads(json.dumps(doctor.as_dict(CHECKS)))
+    assert list(answer) == ["maskrl", "works", "families", "checks"]
+    assert answer["works"] is False
+    assert answer["families"] == {
+        "toy": {"state": "ready", "because": []},
+        "dmcontrol": {"state": "broken", "because": ["dmcontrol"]},
+        "atari": {"state": "missing", "because": ["atari"]},
+    }
+    for check in answer["checks"]:
+        assert list(check) == ["name", "state", "found", "fix", "needed_for", "values"]
+
+
+@pytest.mark.slow
+def test_the_whole_doctor_with_a_backend_that_does_not_exist(tmp_path):
+    pytest.importorskip("dm_control")
+    answer = diagnosed(f"doctor.examine(Path({str(tmp_path / 'runs')!r}))", MUJOCO_GL="nonsense", OMP_NUM_THREADS="1")
+    checks = answer["checks"]
+    head = ["Python", "packages", "torch", "CUDA", "memory", "run directory", "disk", "dmcontrol", "mujoco library"]
+    tail = ["OpenGL egl", "OpenGL osmesa", "OpenGL glfw", "OpenGL", "atari", "report", "video", "tensorboard", "ray"]
+    assert list(checks) == head + tail
+    assert (checks["torch"]["state"], checks["torch"]["values"]["threads"]) == ("ok", 1)
+    assert checks["OpenGL"]["state"] == "failed"
+    assert "unset MUJOCO_GL" in checks["OpenGL"]["fix"]
+    assert answer["families"]["dmcontrol"] == {"state": "broken", "because": ["OpenGL"]}
+    assert all(check["fix"] for check in checks.values() if check["state"] in ("failed", "warning"))
+    drawing = [check["values"] for name, check in checks.items() if name[:7] == "OpenGL " and check["state"] == "ok"]
+    assert all(values["fps"] > 0 and values["renderer"] for values in drawing)
+    assert list(tmp_path.iterdir()) == []
