@@ -11,7 +11,7 @@ from maskrl.agents.base import Agent
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs import Atari, ToyArcade, ToyControl
-from maskrl.objectives.base import AuxiliaryConfig
+from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.runs.directory import Run
 from maskrl.runs.loop import train

@@ -7,9 +7,10 @@ if TYPE_CHECKING:
     from maskrl.nn.augment import AugmentConfig
     from maskrl.nn.clip import Clip
     from maskrl.nn.encoders import ControlEncoder, Encoder, NatureEncoder
-    from maskrl.nn.masking import CubeMasker
-    from maskrl.objectives.base import AuxiliaryStep, Host, Loss, Objective
-    from maskrl.objectives.mlr import MLR, MaskConfig, MLRConfig
+    from maskrl.nn.masking import CubeMasker, MaskConfig
+    from maskrl.objectives.base import Host, Loss, Objective
+    from maskrl.objectives.mlr import MLR, MLRConfig
+    from maskrl.objectives.step import AuxiliaryStep
 
 __version__ = "0.1.0"
 
@@ -34,9 +35,19 @@ _HOMES = {
     "maskrl.nn.augment": ("AugmentConfig",),
     "maskrl.nn.clip": ("Clip",),
     "maskrl.nn.encoders": ("ControlEncoder", "Encoder", "NatureEncoder"),
-    "maskrl.nn.masking": ("CubeMasker",),
-    "maskrl.objectives.base": ("AuxiliaryStep", "Host", "Loss", "Objective"),
-    "maskrl.objectives.mlr": ("MLR", "MaskConfig", "MLRConfig"),
+    "maskrl.nn.masking": ("CubeMasker", "MaskConfig"),
+    "maskrl.objectives.base": (
+        "Group",
+        "Host",
+        "Loss",
+        "Material",
+        "Needs",
+        "Objective",
+        "ObjectiveConfig",
+        "PolicyBatch",
+    ),
+    "maskrl.objectives.step": ("AuxiliaryConfig", "AuxiliaryStep"),
+    "maskrl.objectives.mlr": ("MLR", "MLRConfig"),
 }
 
 

@@ -9,10 +9,11 @@ from torch import nn
 
 from builders import parameters_of, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
-from maskrl.agents.base import Spaces, Stopwatch
+from maskrl.agents.base import Spaces
 from maskrl.agents.sac import SAC, Actor, ControlEncoderConfig, Critic, SACConfig
+from maskrl.clock import Stopwatch
 from maskrl.nn.encoders import ControlEncoder
-from maskrl.objectives.base import AuxiliaryConfig
+from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.replay.buffer import Replay
 
 SPACES = Spaces(obs=(9, 28, 28), action_dim=2, discrete=False)

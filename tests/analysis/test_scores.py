@@ -17,7 +17,8 @@ from maskrl.analysis.scores import (
     scale,
 )
 from maskrl.recipes import find, resolve
-from maskrl.recipes.schema import Recipe, as_json, with_overrides
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import Recipe, as_json
 
 VERSIONS = {"python": "3.11.0", "mujoco": "3.3.6", "dm_control": "1.0.38", "ale-py": "0.12.1"}
 

@@ -14,7 +14,7 @@ import torch
 
 from builders import tiny_mlr
 from maskrl import cli
-from maskrl.agents.base import Spaces, Stopwatch
+from maskrl.agents.base import Spaces
 from maskrl.bench import scaling
 from maskrl.bench.speed import (
     PHASES,
@@ -32,6 +32,7 @@ from maskrl.bench.speed import (
     updates_in_a_round,
     watched,
 )
+from maskrl.clock import Stopwatch
 from maskrl.cost.operations import spaces_of, update_cost
 from maskrl.recipes.schema import Recipe
 from tiny_runs import tiny_rainbow, tiny_recipe

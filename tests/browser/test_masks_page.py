@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from playwright.sync_api import Page
 
 from maskrl.objectives.mlr import MaskedPixels
-from maskrl.recipes.schema import with_overrides
+from maskrl.recipes.overrides import with_overrides
 from maskrl.report.masks import DRAWS, Footage, draw_masks, explore, film_random, write_page
 from pages import OpenPage
 from tiny_runs import tiny_recipe

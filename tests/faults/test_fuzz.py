@@ -15,10 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import Silent
+from maskrl.clock import Clock
 from maskrl.recipes.schema import Budget
 from maskrl.runs import checkpoint
-from maskrl.runs.directory import Clock, Run, RunError
-from maskrl.runs.loop import Position, Stopped, build_agent, build_replay, resume
+from maskrl.runs.build import build_agent, build_replay
+from maskrl.runs.directory import Run, RunError
+from maskrl.runs.loop import resume
+from maskrl.runs.signals import Stopped
+from maskrl.runs.state import Position
 from maskrl.runs.terminal import Progress
 from maskrl.runs.world import EnvironmentFailedError, World
 from tiny_runs import tiny_rainbow, tiny_recipe, trained

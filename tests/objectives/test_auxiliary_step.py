@@ -7,7 +7,7 @@ from torch import nn
 
 from builders import tiny_clip, tiny_host, tiny_mlr
 from maskrl import AuxiliaryStep, Objective
-from maskrl.objectives.base import AuxiliaryConfig, printed, unit_peak
+from maskrl.objectives.step import AuxiliaryConfig, printed, unit_peak
 
 
 def objective() -> Objective:

@@ -16,8 +16,9 @@ from maskrl.nn.encoders import ControlEncoder
 from maskrl.objectives.base import Host
 from maskrl.recipes import ablation, explain, find, resolve
 from maskrl.recipes.ablations import LITE, STUDIES, names, overrides
+from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import MAIN_TABLES, citations, published_aggregates, published_scores
-from maskrl.recipes.schema import leaves, with_overrides
+from maskrl.recipes.schema import leaves
 from maskrl.replay.buffer import Replay
 from maskrl.runs.directory import encoder_path
 

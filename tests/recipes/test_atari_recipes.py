@@ -10,7 +10,8 @@ import torch
 from maskrl.agents.base import Spaces
 from maskrl.recipes import METHODS, explain, find, human_normalised, names, published_for
 from maskrl.recipes.atari import GAMES, LITE, PRESETS
-from maskrl.recipes.schema import Recipe, as_json, from_json, leaves, with_overrides
+from maskrl.recipes.overrides import from_json, with_overrides
+from maskrl.recipes.schema import Recipe, as_json, leaves
 from maskrl.recipes.sources import ATARI_SOURCES, SOURCES
 from maskrl.replay.buffer import Replay
 

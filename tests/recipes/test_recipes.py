@@ -10,7 +10,8 @@ from builders import require_drawing
 from maskrl.agents.base import Spaces
 from maskrl.recipes import explain, find, names, published_for
 from maskrl.recipes.dmcontrol import LITE, OTHER_TASKS, PAPER_TASKS, SISTERS
-from maskrl.recipes.schema import leaves, with_overrides
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import leaves
 from maskrl.recipes.sources import SOURCES
 from maskrl.replay.buffer import Replay
 

@@ -5,17 +5,8 @@ import pytest
 
 from maskrl.envs import DMControl
 from maskrl.recipes import find, names, resolve
-from maskrl.recipes.schema import (
-    Budget,
-    Recipe,
-    as_json,
-    difference,
-    digest,
-    from_json,
-    leaves,
-    with_overrides,
-    without_objective,
-)
+from maskrl.recipes.overrides import from_json, with_overrides
+from maskrl.recipes.schema import Budget, Recipe, as_json, difference, digest, leaves, without_objective
 
 CARTPOLE = find("dmcontrol/cartpole-swingup", "paper")
 BASELINE = find("dmcontrol/cartpole-swingup", "paper", "baseline")

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from maskrl import recipes
 from maskrl.cli import main, pictures
 from maskrl.nn.masking import CubeMasker
-from maskrl.recipes.schema import Recipe, with_overrides
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import Recipe
 from maskrl.report import masks
 from maskrl.report.masks import Footage, draw_masks, explore, film_agent, film_random, film_replay, write_page
 from maskrl.runs.directory import Run

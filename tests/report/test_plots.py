@@ -12,10 +12,11 @@ from maskrl import recipes
 from maskrl.analysis import statistics
 from maskrl.analysis.scores import RunScores, Scores
 from maskrl.cli import main
+from maskrl.clock import Clock
 from maskrl.recipes.published import published
 from maskrl.report import plots
 from maskrl.report.plots import draw, draw_published, styles
-from maskrl.runs.directory import Clock, Run
+from maskrl.runs.directory import Run
 
 pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")

@@ -15,7 +15,8 @@ from maskrl.analysis.verdict import against_paper
 from maskrl.cli import main
 from maskrl.envs import ToyControl
 from maskrl.recipes import resolve
-from maskrl.recipes.schema import Recipe, with_overrides
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import Recipe
 from maskrl.report import Against, report
 from maskrl.report.document import Lines, Report, Section
 from maskrl.report.gather import LITE, all_facts, run_facts

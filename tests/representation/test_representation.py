@@ -24,16 +24,8 @@ from maskrl.envs import Atari, DMControl, ToyArcade, ToyControl
 from maskrl.envs.base import state_of
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.masking import CubeMasker
-from maskrl.recipes.schema import (
-    Budget,
-    Evaluation,
-    Recipe,
-    ReplayConfig,
-    as_json,
-    digest,
-    from_json,
-    with_overrides,
-)
+from maskrl.recipes.overrides import from_json, with_overrides
+from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, as_json, digest
 from maskrl.replay.buffer import Replay
 from maskrl.representation import latents as representation
 from maskrl.representation import pretrain as pretraining
@@ -55,7 +47,7 @@ from maskrl.representation.probe import probe
 from maskrl.runs import encoder_file
 from maskrl.runs import loop as training
 from maskrl.runs.directory import Run, RunError
-from maskrl.runs.loop import Stopped
+from maskrl.runs.signals import Stopped
 from tiny_runs import events, same, same_end, tiny_rainbow, tiny_recipe, trained
 
 # ── Cosine ────────────────────────────────────────────────────────────────────────────────────────────────────────────

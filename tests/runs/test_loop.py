@@ -13,8 +13,11 @@ from builders import Silent
 from maskrl.agents.base import Metrics
 from maskrl.envs.subprocess import SubprocessEnv
 from maskrl.recipes.schema import Budget, Evaluation
-from maskrl.runs.directory import Clock, Run, RunError
-from maskrl.runs.loop import Stopped, keep_freed_memory, train
+from maskrl.clock import Clock
+from maskrl.runs.directory import Run, RunError
+from maskrl.runs.signals import Stopped
+from maskrl.runs.build import keep_freed_memory
+from maskrl.runs.loop import train
 from tiny_runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
 RECIPES = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}

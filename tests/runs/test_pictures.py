@@ -10,7 +10,8 @@ from maskrl.runs import pictures
 from maskrl.recipes.published import Published
 from maskrl.runs.pictures import Video, learning_curve
 from maskrl.recipes.schema import Budget
-from maskrl.runs.directory import Clock, Run, RunError
+from maskrl.clock import Clock
+from maskrl.runs.directory import Run, RunError
 
 Image = pytest.importorskip("PIL.Image")
 

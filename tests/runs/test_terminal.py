@@ -13,7 +13,8 @@ from maskrl import agents, recipes
 from maskrl.runs.evaluate import EpisodeReturns
 from maskrl.runs.terminal import LiveProgress, PlainProgress, Progress, Record, duration, make_watcher, number
 from maskrl.recipes.schema import Budget, Evaluation
-from maskrl.runs.directory import Clock, Run
+from maskrl.clock import Clock
+from maskrl.runs.directory import Run
 
 
 def run_of_1000(path: Path) -> Run:

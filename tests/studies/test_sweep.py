@@ -19,10 +19,11 @@ import pytest
 from builders import Silent
 from maskrl import cli
 from maskrl.cli.sweep import LiveBoard, PlainBoard
+from maskrl.clock import Clock
 from maskrl.cost.forecast import PROCESS
 from maskrl.recipes.schema import Recipe, digest
-from maskrl.runs.directory import Clock, Run, RunError, is_locked
-from maskrl.runs.loop import Stopped
+from maskrl.runs.directory import Run, RunError, is_locked
+from maskrl.runs.signals import Stopped
 from maskrl.studies import sweep as sweeping
 from maskrl.studies.jobs import expand
 from maskrl.studies.sweep import BUSY, Backend, Entry, Job, Look, Needs, Size, SweepError, drive, look

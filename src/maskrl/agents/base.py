@@ -1,20 +1,22 @@
-"""What an agent is, what it needs to know of an environment, and where its time goes."""
+"""What an agent is, what it needs to know of an environment, and what its config answers."""
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from maskrl.clock import Clock, Stopwatch
+from maskrl.config import Config
+from maskrl.nn.augment import AugmentConfig, CenterCrop
 from maskrl.nn.encoders import Encoder
-from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import Objective
+from maskrl.objectives.base import Objective, ObjectiveConfig, Offers
 from maskrl.replay.buffer import Replay
 
 Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
@@ -59,54 +61,181 @@ class Spaces:
         )
 
 
-class Stopwatch:
-    """Seconds spent in each named part. Parts may nest: an inner one is taken out of the outer one."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._running: list[str] = []
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        self._running.append(part)
-        try:
-            yield
-        finally:
-            elapsed = time.perf_counter() - start
-            self._running.pop()
-            self.seconds[part] += elapsed
-            if self._running:
-                self.seconds[self._running[-1]] -= elapsed
-
-
 class Agent(Protocol):
     """What acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives."""
 
     encoder: Encoder
-    target_encoder: Momentum
     watch: Stopwatch
     updates: int
 
     @property
     def objective(self) -> Objective[Any] | None: ...
 
-    @property
-    def centre(self) -> nn.Module:
-        """What the encoder sees of observations (N, C, H, W) uint8 when the agent acts."""
+    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[np.float32] | NDArray[np.int64]:
+        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` what `policy` says."""
         ...
 
-    def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32] | NDArray[np.int64]:
-        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` the same every time."""
+    def updates_due(self, clock: Clock) -> int:
+        """How many updates follow the decision that is made at this time."""
+        ...
+
+    def renew_noise(self) -> None:
+        """Draw new noise for exploring, where that is an update's task and no updates are made."""
         ...
 
     def update(self, replay: Replay) -> Metrics: ...
+
+    def update_objective(self, replay: Replay) -> Metrics:
+        """One update of the objective alone, by the optimiser and with the number of clips of a whole update."""
+        ...
+
+    def policy(self) -> "Policy":
+        """The deterministic policy, which shares its weights with the agent."""
+        ...
+
+    def restart_copies(self) -> None:
+        """Make every slow copy of the encoder an exact copy again."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, optimisers, objective, counters: everything but the random generators, which are torch's own."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Policy(nn.Module):
+    """Raw observations (N, C, H, W) uint8 to actions, the same every time in evaluation mode.
+
+    Evaluation, loading and export share it. `outputs` is what exploration adds to, `choose` picks the best action. Its parts have
+    the names that they have among the modules of the agent's state.
+    """
+
+    def __init__(self, encoder: Encoder, crop: int | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.centre = nn.Identity() if crop is None else CenterCrop(crop)
+
+    def pixels(self, obs: Tensor) -> Tensor:
+        """What the encoder sees of them."""
+        pixels: Tensor = self.centre(obs)
+        return pixels.float() / 255
+
+    def outputs(self, obs: Tensor) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def choose(self, *outputs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.choose(*self.outputs(obs))
+
+    @torch.no_grad()
+    def act(self, obs: NDArray[np.uint8]) -> NDArray[Any]:
+        """The best action for each observation (N, C, H, W)."""
+        was_training = self.training
+        self.eval()
+        actions: NDArray[Any] = self(self.on_device(obs)).cpu().numpy()
+        self.train(was_training)
+        return actions
+
+    def on_device(self, obs: NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(obs).to(next(self.parameters()).device)
+
+    def load_agent_state(self, state: Mapping[str, Any]) -> None:
+        """Take its parts out of an agent's `state_dict`."""
+        for name, module in self.named_children():
+            if name in state["modules"]:
+                module.load_state_dict(state["modules"][name])
+
+    def encode(self, obs: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 → latent states (N, d)."""
+        states: Tensor = self.encoder(self.pixels(obs))
+        return states
+
+
+# ── Configuration ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReplayNeeds(NamedTuple):
+    """What an agent asks of its replay."""
+
+    priority_exponent: float | None = None  # None: uniform draws
+
+
+class Workload(NamedTuple):
+    """Observations that an update handles."""
+
+    at_once: int  # in one piece
+    drawn: int  # in all
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig(Config):
+    """The base of every agent's config: what a recipe's `agent` is."""
+
+    kind: str
+    augment: AugmentConfig
+    warmup_decisions: int  # uniformly random actions, no updates
+    updates_per_decision: int | float
+    batch_size: int
+
+    offers: ClassVar[Offers]  # what it gives to objectives
+
+    def replay_needs(self) -> ReplayNeeds:
+        return ReplayNeeds()
+
+    def updates_due(self, clock: Clock) -> int:
+        """None in the warm-up; then 2, 1, or at 0.5 one after every second decision."""
+        done = clock.decisions - self.warmup_decisions
+        if done < 0:
+            return 0
+        ratio = Fraction(self.updates_per_decision).limit_denominator(1000)
+        return math.floor((done + 1) * ratio) - math.floor(done * ratio)
+
+    def updates_by(self, decisions: int) -> int:
+        """How many updates a run of this many decisions makes."""
+        return sum(self.updates_due(Clock(0, decision, 0, 0.0)) for decision in range(decisions))
+
+    def obs_shape(self, spaces: Spaces) -> tuple[int, int, int]:
+        """An observation as the encoder gets it."""
+        (channels, height, width), crop = spaces.obs, self.augment.crop
+        return (channels, crop or height, crop or width)
+
+    def micro_batch_on(self, device: torch.device) -> int | None:
+        """How many observations are computed at once; None: all."""
+        raise NotImplementedError
+
+    def clips_of(self, objective: ObjectiveConfig) -> int:
+        """How many clips, or observations, an objective gets in an update."""
+        raise NotImplementedError
+
+    def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
+        raise NotImplementedError
+
+    def turn(self, objective: ObjectiveConfig | None) -> int:
+        """After this many updates, every part has had its turn and the cycle begins again."""
+        return 1 if objective is None else objective.every
+
+    def scaled(self, share: float) -> "AgentConfig":
+        """The agent with this share of its batches, at least one of everything."""
+        raise NotImplementedError
+
+    def beside(self, objective: ObjectiveConfig | None) -> "AgentConfig":
+        """The agent with the values that go with an objective, or with none."""
+        return self
+
+    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device) -> Agent:
+        raise NotImplementedError
+
+
+def require_splittable(objective: Objective[Any], micro_batch: int | None) -> None:
+    """Refuse to split by force what must not be split."""
+    if micro_batch is not None and not objective.splits:
+        raise ValueError(
+            f"agent.micro_batch={micro_batch}, but the objective {objective.name} couples the clips of a batch, so a batch in "
+            "pieces would be another loss. Use agent.micro_batch=none."
+        )
 
 
 def require_finite(what: str, value: Tensor, update: int) -> None:

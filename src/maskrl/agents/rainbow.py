@@ -1,4 +1,4 @@
-"""Rainbow from pixels as in SPR and MLR on Atari-100k, with the paper's objective in one joint loss or without (the Baseline).
+"""Rainbow from pixels as in SPR and MLR on Atari-100k, with an objective in one joint loss or without (the paper's Baseline).
 
 Distributional, dueling, double Q-learning with noisy layers, prioritised replay and returns of several steps. Each of these is a
 value of `RainbowConfig`, so plainer relatives (data-efficient Rainbow, DQN, DrQ) are recipes, not agents.
@@ -13,8 +13,8 @@ the end of an episode are zero, and the decoder is not copied into the target ne
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,15 +22,25 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskrl.agents.base import Metrics, Spaces, Stopwatch, require_finite
+from maskrl.agents.base import (
+    AgentConfig,
+    Metrics,
+    Policy,
+    ReplayNeeds,
+    Spaces,
+    Workload,
+    require_finite,
+    require_splittable,
+)
+from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
-from maskrl.nn.augment import Augment, AugmentConfig, CenterCrop
+from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import Host, Objective
-from maskrl.objectives.mlr import MLRConfig
-from maskrl.replay.buffer import Draw, Replay
+from maskrl.objectives.base import Host, Loss, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
+from maskrl.objectives.step import optimizer_groups
+from maskrl.replay.buffer import Draw, Replay, Transitions
 
 # ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +167,21 @@ class FirstLayers(nn.ModuleList):
 # ── The agent ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class RainbowPolicy(Policy):
+    """The action with the highest expected return. In evaluation mode the head is its mean."""
+
+    def __init__(self, encoder: Encoder, head: QHead, returns: Categorical | Scalar, crop: int | None) -> None:
+        super().__init__(encoder, crop)
+        self.head, self.returns = head, returns
+
+    def outputs(self, obs: Tensor) -> tuple[Tensor]:
+        """The expected return of every action, (N, A)."""
+        return (self.returns.mean(self.head(self.encoder(self.pixels(obs)))),)
+
+    def choose(self, expected: Tensor) -> Tensor:  # type: ignore[override]
+        return expected.argmax(dim=-1)
+
+
 class Rainbow:
     """Built by `RainbowConfig.build`. `update` is one step of Adam on the sum of both losses."""
 
@@ -165,41 +190,36 @@ class Rainbow:
         config: "RainbowConfig",
         *,
         encoder: Encoder,
+        target_encoder: Momentum,
         head: QHead,
-        returns: Returns,
+        returns: Categorical | Scalar,
         objective: Objective[Any] | None,
-        objective_every: int,
+        every: int,
         device: torch.device,
     ) -> None:
         self.config, self.device = config, device
-        self.encoder, self.head, self.returns, self.objective = encoder, head, returns, objective
-        self.objective_every = objective_every
-        self.augment: Augment = config.augment.build()
-        self.centre = nn.Identity() if config.augment.crop is None else CenterCrop(config.augment.crop)
-        self.target_encoder, self.target_head = Momentum(encoder, 0.0), Momentum(head, 0.0)
-        self.clipped = [
-            [*encoder.parameters(), *head.parameters()]
-        ]  # groups whose gradients are clipped, each by itself
-        free: list[nn.Parameter] = []
-        if objective is not None:
-            core = [parameter for parameter in objective.core.parameters() if parameter.requires_grad]
-            self.clipped.append(core)
-            free = [
-                other for other in objective.parameters() if other.requires_grad and not any(other is p for p in core)
-            ]
+        self.encoder, self.target_encoder, self.head, self.returns = encoder, target_encoder, head, returns
+        self.objective, self.every = objective, every
+        self.augment = config.augment.build()
+        self.target_head = Momentum(head, 0.0)
+        groups = [] if objective is None else objective.parameter_groups()
+        own = [*encoder.parameters(), *head.parameters()]
+        # Groups whose gradients are clipped, each by itself, with the name of its norm among the metrics.
+        self.clipped = [("critic", own), *((group.name, group.parameters) for group in groups if group.clipped)]
+        parameters = [*own, *(parameter for group in groups for parameter in group.parameters)]
         self.optimizer = torch.optim.Adam(
-            [*(parameter for group in self.clipped for parameter in group), *free],
+            optimizer_groups(parameters, groups, config.learning_rate),
             lr=config.learning_rate, eps=config.adam_epsilon, fused=True,
         )  # fmt: skip
+        self._policy = RainbowPolicy(encoder, head, returns, config.augment.crop)
         self.watch = Stopwatch()
         self.updates = 0
-        self.explored = 0  # decisions made to explore
 
-    @property
-    def epsilon(self) -> float:
+    def epsilon(self, clock: Clock) -> float:
         """The share of random actions: from 1 to its end over `epsilon_decisions` after the warm-up."""
         config = self.config
-        left = max(0.0, 1 - self.explored / config.epsilon_decisions) if config.epsilon_decisions else 0.0
+        explored = max(0, clock.decisions - config.warmup_decisions)
+        left = max(0.0, 1 - explored / config.epsilon_decisions) if config.epsilon_decisions else 0.0
         return config.epsilon + (1 - config.epsilon) * left
 
     @property
@@ -208,38 +228,49 @@ class Rainbow:
         config = self.config
         return config.correction + (1 - config.correction) * min(1.0, self.updates / config.correction_updates)
 
+    def policy(self) -> RainbowPolicy:
+        return self._policy
+
     @torch.no_grad()
-    def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.int64]:
-        self.head.train(explore)  # noise is for exploring
-        pixels = self.centre(torch.from_numpy(obs).to(self.device)).float() / 255
-        actions = self.returns.mean(self.head(self.encoder(pixels))).argmax(dim=-1)
-        self.head.train()
-        if explore:
-            if self.epsilon > 0:
-                random = torch.randint(self.head.actions, actions.shape, device=self.device)
-                actions = torch.where(torch.rand(actions.shape, device=self.device) < self.epsilon, random, actions)
-            self.explored += 1
+    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[np.int64]:
+        if not explore:
+            return self._policy.act(obs)
+        self._policy.train()  # with noise in the head, which is new after every update
+        actions = self._policy(self._policy.on_device(obs))
+        if (epsilon := self.epsilon(clock)) > 0:
+            random = torch.randint(self.head.actions, actions.shape, device=self.device)
+            actions = torch.where(torch.rand(actions.shape, device=self.device) < epsilon, random, actions)
         chosen: NDArray[np.int64] = actions.cpu().numpy()
         return chosen
 
+    def updates_due(self, clock: Clock) -> int:
+        return self.config.updates_due(clock)
+
+    def renew_noise(self) -> None:
+        self.head.resample()
+
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
-        objective = self.objective if self.updates % self.objective_every == 0 else None
+        objective = self.objective if self.updates % self.every == 0 else None
         with self.watch("replay"):
-            span = max(config.n_step, objective.clip_length if objective else 1)
+            span = max(config.n_step, objective.needs.clip_length if objective else 1)
             draw = replay.draw(config.batch_size, span=span, whole=False, correction=self.correction)
+            batch = replay.transitions(
+                draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends
+            ).to(self.device)
+            obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
+            judged = self.augment(batch.next_obs) if config.double else next_obs
         self.optimizer.zero_grad()
         with self.watch("critic"):
-            metrics |= self.add_q_gradient(replay, draw)
+            found, errors = self.add_q_gradient(batch, draw.weights.to(self.device), obs, next_obs, judged)
+            metrics |= found
         if objective is not None:
-            with self.watch("replay"):
-                starts = draw.first(config.clips or len(draw))
-                clip = replay.clips(starts, length=objective.clip_length).to(self.device)
-            with self.watch("objective"):
-                weights = starts.weights.to(self.device)
-                metrics |= objective.add_gradient(
-                    objective.views(clip), micro_batch=config.micro_batch, weights=weights
-                )
+            loss = self._add_objective_gradient(objective, replay, draw, PolicyBatch(batch.obs, obs))
+            metrics |= loss.metrics
+            if loss.priorities is not None:
+                errors[: len(loss.priorities)] += loss.priorities
+        if replay.is_prioritised:
+            replay.reprioritise(draw, errors.cpu())
         with self.watch("optimizer"):
             metrics |= self.step(objective)
         if self.updates % config.target_every == 0:
@@ -247,33 +278,60 @@ class Rainbow:
             self.target_head.update()
         return metrics
 
-    def add_q_gradient(self, replay: Replay, draw: Draw) -> Metrics:
-        """Towards the distribution of r + γⁿ·Z̄(o', argmax_a Q(o', a)), each transition by its importance weight."""
-        config = self.config
-        with self.watch("replay"):
-            batch = replay.transitions(
-                draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends
-            ).to(self.device)
-            pixels, next_pixels = self.augment(batch.obs).pixels(), self.augment(batch.next_obs).pixels()
-            judged = self.augment(batch.next_obs).pixels() if config.double else next_pixels
+    def add_q_gradient(
+        self, batch: Transitions, weights: Tensor, obs: View, next_obs: View, judged: View
+    ) -> tuple[Metrics, Tensor]:
+        """Towards the distribution of r + γⁿ·Z̄(o', argmax_a Q(o', a)), each transition by its weight; returns their errors, too.
+
+        `judged`: the next observations as the online network sees them, to choose the action (double Q-learning).
+        """
+        next_pixels = next_obs.pixels()
+        judged_pixels = judged.pixels() if self.config.double else next_pixels
         self.head.resample()
         with torch.no_grad():
             next_outputs = self.target_head(self.target_encoder(next_pixels))  # (B, A, width)
-            judge = self.head(self.encoder(judged)) if config.double else next_outputs
+            judge = self.head(self.encoder(judged_pixels)) if self.config.double else next_outputs
             best = self.returns.mean(judge).argmax(dim=-1)
             target = self.returns.target(batch.rewards, batch.discounts, _of(next_outputs, best))
-        outputs = self.head(self.encoder(pixels))  # (B, A, width)
+        outputs = self.head(self.encoder(obs.pixels()))  # (B, A, width)
         taken = _of(outputs, batch.actions.argmax(dim=-1))
-        loss = (draw.weights.to(self.device) * self.returns.loss(taken, target)).mean()
+        loss = (weights * self.returns.loss(taken, target)).mean()
         require_finite("Q loss", loss, self.updates)
         torch.autograd.backward(loss)
-        if replay.is_prioritised:
-            replay.reprioritise(draw, self.returns.surprise(taken.detach(), target).cpu())
-        return {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
+        found = {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
+        return found, self.returns.surprise(taken.detach(), target)
+
+    def _add_objective_gradient(
+        self, objective: Objective[Any], replay: Replay, draw: Draw, batch: PolicyBatch
+    ) -> Loss:
+        """At the first of the drawn transitions, with their importance weights."""
+        length, starts = objective.needs.clip_length, draw.first(self.config.clips or len(draw))
+        with self.watch("replay"):
+            clip = replay.clips(starts, length=length).to(self.device) if length else None
+            first = PolicyBatch(batch.obs[: len(starts)], _first(batch.view, len(starts)))
+        with self.watch("objective"):
+            views = objective.views(Material(clip, first))
+            weights = starts.weights.to(self.device)
+            return objective.add_gradient(views, micro_batch=self.config.micro_batch, weights=weights)
+
+    def update_objective(self, replay: Replay) -> Metrics:
+        if self.objective is None:
+            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
+        config, length = self.config, self.objective.needs.clip_length
+        draw = replay.draw(config.clips or config.batch_size, span=max(1, length), whole=False)
+        clip = replay.clips(draw, length=length).to(self.device) if length else None
+        batch = None
+        if self.objective.needs.policy_batch:
+            obs = replay.transitions(draw).to(self.device).obs
+            batch = PolicyBatch(obs, self.augment(obs))
+        self.optimizer.zero_grad()
+        views = self.objective.views(Material(clip, batch))
+        metrics = self.objective.add_gradient(views, micro_batch=config.micro_batch).metrics
+        return metrics | self.step(self.objective)
 
     def step(self, objective: Objective[Any] | None) -> Metrics:
         """Clip each group, then Adam."""
-        norms = [nn.utils.clip_grad_norm_(group, self.config.max_grad_norm) for group in self.clipped]
+        norms = [nn.utils.clip_grad_norm_(group, self.config.max_grad_norm) for _, group in self.clipped]
         for norm in norms:
             require_finite("gradient of the loss", norm, self.updates)
         if objective is not None:
@@ -281,7 +339,13 @@ class Rainbow:
             objective.update_momentum()
         self.optimizer.step()
         self.updates += 1
-        return {f"{name}/gradient_norm": norm for name, norm in zip(("critic", "decoder"), norms, strict=False)}
+        named = zip(self.clipped, norms, strict=True)
+        return {f"{name}/gradient_norm": norm for (name, _), norm in named if name is not None}
+
+    def restart_copies(self) -> None:
+        self.target_encoder.restart(self.encoder)
+        if self.objective is not None:
+            self.objective.restart_copies(self.encoder)
 
     def _modules(self) -> dict[str, nn.Module]:
         modules: dict[str, nn.Module] = {"encoder": self.encoder, "head": self.head}
@@ -293,14 +357,13 @@ class Rainbow:
             "modules": {name: module.state_dict() for name, module in self._modules().items()},
             "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
-            "explored": self.explored,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, module in self._modules().items():
             module.load_state_dict(state["modules"][name])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.updates, self.explored = state["updates"], state["explored"]
+        self.updates = state["updates"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,8 +388,10 @@ class NatureEncoderConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RainbowConfig(Config):
+class RainbowConfig(AgentConfig):
     """The paper's agent on Atari-100k."""
+
+    offers: ClassVar[Offers] = Offers(places=("joint",), q_projection=True)
 
     kind: Literal["rainbow"] = "rainbow"
     encoder: NatureEncoderConfig = field(default_factory=NatureEncoderConfig)
@@ -339,7 +404,7 @@ class RainbowConfig(Config):
     double: bool = True
     augment: AugmentConfig = field(default_factory=lambda: AugmentConfig(crop=None, shift=4))
     warmup_decisions: int = 2000  # uniformly random actions, no updates
-    updates_per_decision: int = 2
+    updates_per_decision: int | float = 2
     batch_size: int = 32
     n_step: int = 10
     late_ends: bool = True  # False: the bug of the library behind the released code, see Replay.transitions
@@ -353,8 +418,8 @@ class RainbowConfig(Config):
     correction_updates: int = 196_000  # until it is 1
     epsilon: float = 0.0  # the share of random actions in the end; noisy layers explore without
     epsilon_decisions: int = 0  # over which it falls from 1 after the warm-up
-    clips: int | None = None  # for the objective, at most: at the first of the drawn transitions; None: at all of them
-    micro_batch: int | None = None  # clips per piece; None: the whole batch
+    clips: int | None = None  # maximum of the objective per update, from the first drawn transitions on; None: all
+    micro_batch: int | None = None  # observations per piece of the objective; None: the whole batch
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -383,15 +448,37 @@ class RainbowConfig(Config):
         if self.epsilon_decisions < 0 or self.warmup_decisions < 0:
             raise ValueError("epsilon_decisions and warmup_decisions must not be negative.")
 
-    def build(self, spaces: Spaces, objective: MLRConfig | None, device: torch.device) -> Rainbow:
+    def replay_needs(self) -> ReplayNeeds:
+        return ReplayNeeds(self.priority_exponent)
+
+    def micro_batch_on(self, device: torch.device) -> int | None:
+        return self.micro_batch
+
+    def clips_of(self, objective: ObjectiveConfig) -> int:
+        return min(self.clips or self.batch_size, self.batch_size)
+
+    def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
+        if objective is None:
+            return Workload(self.batch_size, 2 * self.batch_size)
+        clips, length = self.clips or self.batch_size, max(1, objective.needs.clip_length)
+        at_once = clips * length if self.micro_batch is None else max(self.micro_batch, length)
+        return Workload(max(self.batch_size, at_once), 2 * self.batch_size + clips * length)
+
+    def scaled(self, share: float) -> "RainbowConfig":
+        def part(count: int) -> int:
+            return max(1, round(count * share))
+
+        clips = None if self.clips is None else part(min(self.clips, self.batch_size))
+        return replace(self, batch_size=part(self.batch_size), clips=clips)
+
+    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device) -> Rainbow:
         if not spaces.discrete:
             raise ValueError(
                 "Rainbow chooses among discrete actions; this environment takes continuous ones. Use agent kind sac."
             )
-        channels, height, width = spaces.obs
-        side = self.augment.crop
-        obs_shape = (channels, side or height, side or width)
+        obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
+        target_encoder = Momentum(encoder, 0.0)
         kinds: dict[str, Callable[[], Categorical | Scalar]] = {
             "categorical": lambda: Categorical(self.atoms, -self.support, self.support),
             "scalar": Scalar,
@@ -404,17 +491,30 @@ class RainbowConfig(Config):
         ).to(device)
         built = None
         if objective is not None:
-            host = Host(encoder, encoder.latent_dim, spaces.action_dim, q_projection=head.first, obs_shape=obs_shape)
+            host = Host(
+                encoder,
+                encoder.latent_dim,
+                spaces.action_dim,
+                q_projection=head.first,
+                obs_shape=obs_shape,
+                target_encoder=target_encoder,
+            )
             built = objective.build(host).to(device)
+            require_splittable(built, self.micro_batch)
         return Rainbow(
             self,
             encoder=encoder,
+            target_encoder=target_encoder,
             head=head,
             returns=returns,
             objective=built,
-            objective_every=1 if objective is None else objective.every,
+            every=1 if objective is None else objective.every,
             device=device,
         )
+
+
+def _first(view: View, count: int) -> View:
+    return View(view.obs[:count], view.gain[:count])
 
 
 def _of(outputs: Tensor, actions: Tensor) -> Tensor:

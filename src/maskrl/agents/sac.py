@@ -1,4 +1,4 @@
-"""Soft actor-critic from pixels as in CURL and MLR, with the paper's auxiliary objective beside it or without (the Baseline).
+"""Soft actor-critic from pixels as in CURL and MLR, with an auxiliary objective beside it or without (the paper's Baseline).
 
 The convolutions are shared: the critic and the objective train them, the actor sees them without a gradient. Actor and critic each
 have a linear layer and a norm of their own on top. Two slow copies serve the Bellman targets, of the encoder and of the Q heads.
@@ -9,8 +9,8 @@ of the critic even when an objective is used, and the convolutions of the actor 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,19 +18,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskrl.agents.base import Metrics, Spaces, Stopwatch, require_finite
+from maskrl.agents.base import AgentConfig, Metrics, Policy, Spaces, Workload, require_finite, require_splittable
+from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
-from maskrl.nn.augment import Augment, AugmentConfig, CenterCrop, View
+from maskrl.nn.augment import AugmentConfig, View
+from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import ControlEncoder, Encoder, flat
 from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import AuxiliaryConfig, AuxiliaryStep, Host, Objective
-from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.base import Host, Needs, Objective, ObjectiveConfig, Offers, PolicyBatch, When
+from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
 from maskrl.replay.buffer import Replay
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 # `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
-CPU_PIECE = 128
+CPU_MICRO_BATCH = 128
 
 
 class Actor(nn.Module):
@@ -53,10 +55,28 @@ class Actor(nn.Module):
         """(N, F, h, w) → a drawn action (N, A) and its log probability (N,)."""
         mean, log_std = self.distribution(features)
         noise = torch.randn_like(mean)
-        action = (mean + noise * log_std.exp()).tanh()
+        action = squashed(mean, log_std, noise)
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
         squash = (F.relu(1 - action.square()) + 1e-6).log()
         return action, (gaussian - squash).sum(dim=-1)
+
+
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    return (mean + noise * log_std.exp()).tanh()
+
+
+class SACPolicy(Policy):
+    """The squashed mean."""
+
+    def __init__(self, encoder: Encoder, actor: Actor, crop: int | None) -> None:
+        super().__init__(encoder, crop)
+        self.actor = actor
+
+    def outputs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.actor.distribution(self.encoder.features(self.pixels(obs)))
+
+    def choose(self, mean: Tensor, log_std: Tensor) -> Tensor:  # type: ignore[override]
+        return mean.tanh()
 
 
 class Critic(nn.Module):
@@ -81,18 +101,20 @@ class SAC:
         config: "SACConfig",
         *,
         encoder: Encoder,
+        target_encoder: Momentum,
         actor: Actor,
         critic: Critic,
         auxiliary: AuxiliaryStep | None,
-        auxiliary_every: int,
+        when: When,
+        every: int,
         device: torch.device,
     ) -> None:
         self.config, self.device = config, device
-        self.encoder, self.actor, self.critic, self.auxiliary = encoder, actor, critic, auxiliary
-        self.auxiliary_every = auxiliary_every
-        self.augment: Augment = config.augment.build(inplace=True)  # of batches that serve one update only
-        self.centre = nn.Identity() if config.augment.crop is None else CenterCrop(config.augment.crop)
-        self.target_encoder = Momentum(encoder, config.encoder_momentum)
+        self.encoder, self.target_encoder, self.actor, self.critic = encoder, target_encoder, actor, critic
+        self.auxiliary, self.when, self.every = auxiliary, when, every
+        self.needs = Needs() if auxiliary is None else auxiliary.objective.needs
+        # In place, unless the objective is to see the batch as it was stored: it serves one update only.
+        self.augment = config.augment.build(inplace=not self.needs.policy_batch)
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
         self.target_entropy = -float(actor.trunk[-1].out_features // 2)  # type: ignore[operator]
@@ -103,6 +125,7 @@ class SAC:
         self.temperature_optimizer = torch.optim.Adam(
             [self.log_temperature], lr=config.temperature_learning_rate, betas=(config.temperature_beta, 0.999)
         )
+        self._policy = SACPolicy(encoder, actor, config.augment.crop)
         self.watch = Stopwatch()
         self.updates = 0
 
@@ -110,49 +133,78 @@ class SAC:
     def objective(self) -> Objective[Any] | None:
         return None if self.auxiliary is None else self.auxiliary.objective
 
+    def policy(self) -> SACPolicy:
+        return self._policy
+
     @torch.no_grad()
-    def act(self, obs: NDArray[np.uint8], *, explore: bool) -> NDArray[np.float32]:
-        pixels = self.centre(torch.from_numpy(obs).to(self.device)).float() / 255
-        features = self.encoder.features(pixels)
-        action = self.actor(features)[0] if explore else self.actor.distribution(features)[0].tanh()
-        actions: NDArray[np.float32] = action.cpu().numpy()
+    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[np.float32]:
+        if not explore:
+            return self._policy.act(obs)
+        mean, log_std = self._policy.outputs(self._policy.on_device(obs))
+        actions: NDArray[np.float32] = squashed(mean, log_std, torch.randn_like(mean)).cpu().numpy()
         return actions
+
+    def updates_due(self, clock: Clock) -> int:
+        return self.config.updates_due(clock)
+
+    def renew_noise(self) -> None:
+        pass  # every action has noise of its own
 
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
         with self.watch("replay"):
-            clip = None
-            if self.auxiliary is not None and self.updates % self.auxiliary_every == 0:
-                steps = self.auxiliary.objective.clip_length
-                clip = replay.clips(replay.draw(config.auxiliary.clips, span=steps), length=steps).to(self.device)
+            clip = self._clip(replay)
             batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount).to(self.device)
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
+            material = (clip, PolicyBatch(batch.obs, obs))
         with self.watch("critic"):
             metrics |= self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
-        if self.auxiliary is not None and clip is not None:
-            with self.watch("objective"):
-                metrics |= self.auxiliary(clip)
+        metrics |= self._learn_beside("after_critic", *material)
         if self.updates % config.actor_every == 0:
             with self.watch("actor"):
                 metrics |= self.update_actor_and_temperature(obs)
         if self.updates % config.target_every == 0:
             self.target_encoder.update()
             self.target_critic.update()
+        metrics |= self._learn_beside("last", *material)
         self.updates += 1
         return metrics
+
+    def _clip(self, replay: Replay) -> Clip | None:
+        """Clips for the objective, if it needs some in this update."""
+        steps = self.needs.clip_length
+        if not steps or self.updates % self.every:
+            return None
+        return replay.clips(replay.draw(self.config.auxiliary.clips, span=steps), length=steps).to(self.device)
+
+    def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
+        """Optimise the objective, if this is its place in the update and its turn."""
+        if self.auxiliary is None or self.when != place or self.updates % self.every:
+            return {}
+        with self.watch("objective"):
+            return self.auxiliary(clip, batch)
+
+    def update_objective(self, replay: Replay) -> Metrics:
+        if self.auxiliary is None:
+            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
+        batch = None
+        if self.needs.policy_batch:
+            obs = replay.transitions(replay.draw(self.config.batch_size)).to(self.device).obs
+            batch = PolicyBatch(obs, self.augment(obs))
+        return self.auxiliary(self._clip(replay), batch)
 
     def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
         """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads."""
         temperature = self.log_temperature.detach().exp()
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.critic_optimizer.zero_grad()
-        for part in self._parts(len(actions)):
+        for piece in self._pieces(len(actions)):
             with torch.no_grad():
-                pixels = _take(next_obs, part).pixels()
+                pixels = _take(next_obs, piece).pixels()
                 next_actions, log_prob = self.actor(self.encoder.features(pixels))
                 next_q = self.target_critic(self.target_encoder(pixels), next_actions).amin(dim=0)
-                target = rewards[part] + discounts[part] * (next_q - temperature * log_prob)
-            q = self.critic(self.encoder(_take(obs, part).pixels()), actions[part])  # (2, n)
+                target = rewards[piece] + discounts[piece] * (next_q - temperature * log_prob)
+            q = self.critic(self.encoder(_take(obs, piece).pixels()), actions[piece])  # (2, n)
             loss = (q - target).square().sum() / len(actions)
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
@@ -166,10 +218,10 @@ class SAC:
         temperature = self.log_temperature.exp()
         total, entropy = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.actor_optimizer.zero_grad()
-        for part in self._parts(n):
+        for piece in self._pieces(n):
             with torch.no_grad():
                 # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
-                features = self.encoder.features(_take(obs, part).pixels())
+                features = self.encoder.features(_take(obs, piece).pixels())
                 states = self.encoder.embed(features)
             actions, log_prob = self.actor(features)
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
@@ -182,10 +234,15 @@ class SAC:
         self.temperature_optimizer.step()
         return {"actor/loss": total, "actor/entropy": entropy, "actor/temperature": temperature.detach()}
 
-    def _parts(self, n: int) -> Iterator[slice]:
+    def _pieces(self, n: int) -> Iterator[slice]:
         """Pieces of a batch small enough for the cache; their gradients add up to the whole batch's."""
-        size = self.config.piece(self.device) or n
+        size = self.config.micro_batch_on(self.device) or n
         return (slice(start, start + size) for start in range(0, n, size))
+
+    def restart_copies(self) -> None:
+        self.target_encoder.restart(self.encoder)
+        if self.objective is not None:
+            self.objective.restart_copies(self.encoder)
 
     def _modules(self) -> dict[str, nn.Module]:
         return {
@@ -246,8 +303,10 @@ class ControlEncoderConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(Config):
+class SACConfig(AgentConfig):
     """The paper's agent on DMControl."""
+
+    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"))
 
     kind: Literal["sac"] = "sac"
     encoder: ControlEncoderConfig = field(default_factory=ControlEncoderConfig)
@@ -256,7 +315,7 @@ class SACConfig(Config):
         default_factory=lambda: AugmentConfig(intensity=0.0)
     )  # of the policy batch: crop only
     warmup_decisions: int = 1000  # uniformly random actions, no updates
-    updates_per_decision: int = 1
+    updates_per_decision: int | float = 1
     batch_size: int = 512
     discount: float = 0.99
     learning_rate: float = 1e-3  # actor and critic
@@ -268,7 +327,7 @@ class SACConfig(Config):
     q_momentum: float = 0.99  # what the Q heads' slow copy keeps
     encoder_momentum: float = 0.95  # what the encoder's slow copy for Bellman targets keeps
     auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
-    micro_batch: int | None = None  # observations per piece; None: what suits the device, see `piece`
+    micro_batch: int | None = None  # observations per piece; None: what suits the device, see `micro_batch_on`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,41 +347,68 @@ class SACConfig(Config):
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 
-    def piece(self, device: torch.device) -> int | None:
+    def micro_batch_on(self, device: torch.device) -> int | None:
         """How many observations are computed at once; None: all. The maps of a piece should fit into a CPU's cache.
 
-        A rule, where a measurement would choose better by a few percent: sums round as they are cut, and the same seed is to
-        give the same run.
+        This is a rule, although a measurement would choose better by a few percent: sums round by how they are cut, and the same
+        seed must give the same run.
         """
-        return self.micro_batch or (CPU_PIECE if device.type == "cpu" else None)
+        return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
 
-    def build(self, spaces: Spaces, objective: MLRConfig | None, device: torch.device) -> SAC:
+    def clips_of(self, objective: ObjectiveConfig) -> int:
+        return self.auxiliary.clips if objective.needs.clip_length else self.batch_size
+
+    def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
+        length = 0 if objective is None else objective.needs.clip_length
+        whole = max(self.batch_size, self.auxiliary.clips * length)
+        at_once = max(min(self.micro_batch_on(device) or whole, whole), length)
+        return Workload(at_once, 2 * self.batch_size + self.auxiliary.clips * length)
+
+    def turn(self, objective: ObjectiveConfig | None) -> int:
+        return math.lcm(self.actor_every, super().turn(objective))
+
+    def scaled(self, share: float) -> "SACConfig":
+        clips, batch_size = (max(1, round(count * share)) for count in (self.auxiliary.clips, self.batch_size))
+        return replace(self, batch_size=batch_size, auxiliary=replace(self.auxiliary, clips=clips))
+
+    def beside(self, objective: ObjectiveConfig | None) -> "SACConfig":
+        linear_init = "orthogonal" if objective is None else objective.linear_init
+        return replace(self, encoder=replace(self.encoder, linear_init=linear_init))
+
+    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device) -> SAC:
         if spaces.discrete:
             raise ValueError(
                 "SAC needs continuous actions; this environment takes discrete ones. Use agent kind rainbow."
             )
-        channels, height, width = spaces.obs
-        side = self.augment.crop
-        obs_shape = (channels, side or height, side or width)
+        obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
+        target_encoder = Momentum(encoder, self.encoder_momentum)
         actor = Actor(encoder, spaces.action_dim, self.hidden).to(device)
         critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
         auxiliary = None
         if objective is not None:
-            host = Host(encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape)
-            piece = self.piece(device)
-            clips = None if piece is None else max(1, piece // objective.clip_length)
-            auxiliary = self.auxiliary.build(objective.build(host).to(device), micro_batch=clips)
+            host = Host(
+                encoder,
+                encoder.latent_dim,
+                spaces.action_dim,
+                obs_shape=obs_shape,
+                target_encoder=target_encoder,
+            )
+            built = objective.build(host).to(device)
+            require_splittable(built, self.micro_batch)
+            auxiliary = AuxiliaryStep(built, self.auxiliary, micro_batch=self.micro_batch_on(device))
         return SAC(
             self,
             encoder=encoder,
+            target_encoder=target_encoder,
             actor=actor,
             critic=critic,
             auxiliary=auxiliary,
-            auxiliary_every=1 if objective is None else objective.every,
+            when=(objective and objective.when) or self.offers.places[0],
+            every=1 if objective is None else objective.every,
             device=device,
         )
 
 
-def _take(view: View, part: slice) -> View:
-    return View(view.obs[part], view.gain[part])
+def _take(view: View, rows: slice) -> View:
+    return View(view.obs[rows], view.gain[rows])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from maskrl import recipes
 from maskrl.envs import ToyArcade, ToyControl
 from maskrl.recipes.published import Unit, players, published_scores
-from maskrl.recipes.schema import Method, Profile, Recipe, as_override, difference, leaves
+from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leaves
 from maskrl.runs.directory import Run, RunError
 
 COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
@@ -297,7 +297,7 @@ def method_of(recipe: Recipe) -> str:
 @cache
 def _named(name: str, profile: Profile, method: str) -> Recipe | None:
     try:
-        return recipes.find(name, profile, cast(Method, method))
+        return recipes.find(name, profile, method)
     except ValueError:  # a recipe of the user's own
         return None
 

@@ -23,6 +23,7 @@ from maskrl.nn.encoders import Encoder
 from maskrl.nn.masking import CubeMasker
 from maskrl.objectives.base import Objective
 from maskrl.objectives.mlr import MLR, LatentTarget, MaskedPixels
+from maskrl.objectives.step import SCHEDULES
 from maskrl.replay.buffer import Draw, Replay, Transitions
 
 Update = Callable[[], dict[str, Tensor]]
@@ -102,8 +103,8 @@ class StackedReplay:
 
 def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, Tensor]:
     config, metrics, clip = agent.config, dict[str, Tensor](), None
-    if agent.auxiliary is not None and agent.updates % agent.auxiliary_every == 0:
-        steps = agent.auxiliary.objective.clip_length
+    if agent.auxiliary is not None and agent.updates % agent.every == 0:
+        steps = agent.needs.clip_length
         clip = stacks.clips(replay.draw(config.auxiliary.clips, span=steps), steps)
     batch = stacks.transitions(replay.draw(config.batch_size), config.discount)
     obs, next_obs = (_augmented(agent.augment, _floats(obs)) for obs in (batch.obs, batch.next_obs))
@@ -135,14 +136,15 @@ def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, T
 
 
 def auxiliary_update(step: Any, clip: Clip) -> dict[str, Tensor]:
+    config = step.config
     for group in step.optimizer.param_groups:
-        group["lr"] = step.learning_rate * step.schedule(step.updates, step.warmup_updates)
+        group["lr"] = config.learning_rate * SCHEDULES[config.schedule](step.updates, config.warmup_updates)
     step.optimizer.zero_grad()
     loss = mlr_loss(step.objective, clip).mean()
     torch.autograd.backward(step.objective.weight * loss)
-    nn.utils.clip_grad_norm_(step.parameters, step.max_grad_norm)
+    nn.utils.clip_grad_norm_(step.parameters, config.max_grad_norm)
     step.optimizer.step()
-    if step.updates % step.momentum_every == 0:
+    if step.updates % config.momentum_every == 0:
         step.objective.update_momentum()
     step.updates += 1
     return {"mlr/loss": loss.detach()}
@@ -152,8 +154,8 @@ def auxiliary_update(step: Any, clip: Clip) -> dict[str, Tensor]:
 
 
 def rainbow_update(agent: Rainbow, replay: Replay) -> dict[str, Tensor]:
-    config, objective = agent.config, agent.objective if agent.updates % agent.objective_every == 0 else None
-    span = max(config.n_step, objective.clip_length if objective else 1)
+    config, objective = agent.config, agent.objective if agent.updates % agent.every == 0 else None
+    span = max(config.n_step, objective.needs.clip_length if objective else 1)
     draw = replay.draw(config.batch_size, span=span, whole=False, correction=agent.correction)
     batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
     pixels, next_pixels = (_augmented(agent.augment, _floats(obs)) for obs in (batch.obs, batch.next_obs))
@@ -172,7 +174,7 @@ def rainbow_update(agent: Rainbow, replay: Replay) -> dict[str, Tensor]:
     metrics, total = {"critic/loss": q_loss.detach()}, q_loss
     if objective is not None:
         starts = draw.first(config.clips or len(draw))
-        per_clip = mlr_loss(objective, replay.clips(starts, length=objective.clip_length))
+        per_clip = mlr_loss(objective, replay.clips(starts, length=objective.needs.clip_length))
         total = total + objective.weight * (starts.weights * per_clip).mean()
         metrics["mlr/loss"] = per_clip.detach().mean()
     agent.optimizer.zero_grad()

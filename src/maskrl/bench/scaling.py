@@ -14,9 +14,10 @@ from maskrl.agents.rainbow import RainbowConfig
 from maskrl.bench.speed import Measured, Tell, noise_replay, seconds_each
 from maskrl.cost.operations import spaces_of, turn_of, update_cost
 from maskrl.envs.base import require_extra
-from maskrl.recipes.schema import Recipe, with_overrides
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.build import configure_process, device_of
 from maskrl.runs.directory import write_whole
-from maskrl.runs.loop import configure_process, device_of
 from maskrl.runs.pictures import BLUE, GREY
 
 # Each is varied alone, around the base; sides of frames are multiples of the mask's patch.

@@ -21,14 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from maskrl.agents.base import Agent, Spaces, Stopwatch
+from maskrl.agents.base import Agent, Spaces
 from maskrl.bench.reference import copied, is_known, optimizers_of, plain_update
+from maskrl.clock import Stopwatch
 from maskrl.cost.operations import UpdateCost, spaces_of, turn_of, update_cost
 from maskrl.nn.augment import View
 from maskrl.nn.momentum import Momentum
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
-from maskrl.runs.loop import build_agent, configure_process, device_of, numerics, replay_size
+from maskrl.runs.build import build_agent, configure_process, device_of, numerics, replay_size
 
 PHASES = ("draw", "views", "pixels", "critic", "objective", "actor", "momentum", "optimizer")
 PIECES = (16, 32, 64, 128)  # observations: sizes among which the machine's best convolution is looked for

@@ -21,8 +21,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from maskrl.agents.base import Metrics, Spaces, Stopwatch
+from maskrl.agents.base import Metrics, Spaces
 from maskrl.bench.speed import Measured, Tell, Wrap, wrap_agent
+from maskrl.clock import Clock, Stopwatch
 from maskrl.cost.forecast import free_memory
 from maskrl.envs import AnyEnv, Atari, DMControl
 from maskrl.envs.base import episode_seed
@@ -30,7 +31,7 @@ from maskrl.envs.gl import PACKAGES, NoBackendError, choose_gl
 from maskrl.recipes.schema import Budget, Evaluation, Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import loop as training
-from maskrl.runs.directory import Clock, Run
+from maskrl.runs.directory import Run
 from maskrl.runs.evaluate import EpisodeReturns
 
 # ── The replay ────────────────────────────────────────────────────────────────────────────────────────────────────────

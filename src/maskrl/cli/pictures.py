@@ -47,8 +47,8 @@ def masks(
     """Make a page that shows what MLR hides of a real clip: cube, spatial and temporal masks of any ratio and size."""
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.report import masks as explorer
+    from maskrl.runs.build import configure_process
     from maskrl.runs.directory import RunError
-    from maskrl.runs.loop import configure_process
 
     if "=" in source and not Path(source).exists():  # no recipe was named
         source, overrides = "dmcontrol/cartpole-swingup", [source, *(overrides or [])]
@@ -79,7 +79,7 @@ def _of_recipe(name: str, overrides: list[str], profile: Profile) -> tuple[None,
 
 
 def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:
-    from maskrl.recipes.schema import with_overrides
+    from maskrl.recipes.overrides import with_overrides
     from maskrl.runs.directory import Run
 
     run = Run.open(Path(path))
@@ -97,13 +97,13 @@ def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:
 def _settings(recipe: "Recipe") -> list[str] | None:
     """The words that make it of the recipe of its name, its method among them; None if no recipe has that name."""
     from maskrl import recipes
-    from maskrl.recipes.schema import difference, with_objective_of
+    from maskrl.recipes.schema import difference
 
     try:
-        named = original = recipes.find(recipe.name, recipe.profile)
+        named = recipes.find(recipe.name, recipe.profile)
         words = list[str]()
         if recipe.preset is not None:
-            named = with_objective_of(recipes.find(recipe.name, recipe.profile, recipe.preset), original)
+            named = recipes.find(recipe.name, recipe.profile, agent=recipe.preset)
             words = ["--method", recipe.preset, "objective=mlr"]
     except ValueError:  # a recipe of the user's own
         return None
@@ -114,14 +114,14 @@ def _settings(recipe: "Recipe") -> list[str] | None:
 def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
     """The recipe, or, if it hides nothing, with the masks of its task; and a word about that."""
     from maskrl import recipes
-    from maskrl.recipes.schema import with_objective_of
+    from maskrl.recipes.schema import with_objective
 
     if recipe.objective is not None:
         return recipe, ""
     with refusing(ValueError):
         original = recipes.find(recipe.name, recipe.profile)
     note = f"This is the {recipe.method} method, which hides nothing. What is shown is what MLR would hide."
-    return with_objective_of(recipe, original), note
+    return with_objective(recipe, original.objective), note
 
 
 def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) -> "Footage":

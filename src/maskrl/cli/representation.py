@@ -27,8 +27,8 @@ def probe(
 ) -> None:
     """Test what a run's encoder has learned to see, and write probe.json into its directory; nothing else there changes."""
     from maskrl.representation.probe import probe as probe_run
+    from maskrl.runs.build import configure_process
     from maskrl.runs.directory import Run, RunError
-    from maskrl.runs.loop import configure_process
     from maskrl.runs.terminal import title
 
     notes = list[str]()
@@ -131,7 +131,7 @@ def pretrain(
     from maskrl.representation import pretrain as pretraining
     from maskrl.runs import encoder_file
     from maskrl.runs.directory import Run, RunError
-    from maskrl.runs.loop import Stopped
+    from maskrl.runs.signals import Stopped
     from maskrl.runs.terminal import title
     from maskrl.runs.world import EnvironmentFailedError
 

@@ -92,7 +92,7 @@ def start(
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
     from maskrl.runs.directory import Run, RunError, begun_from
-    from maskrl.runs.loop import stopping
+    from maskrl.runs.signals import stopping
     from maskrl.studies.jobs import expand
     from maskrl.studies.sweep import SweepError, drive, local, on_ray, sizes_of, write_manifest
 

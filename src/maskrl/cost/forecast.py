@@ -9,14 +9,12 @@ from typing import NamedTuple
 import torch
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.agents.rainbow import RainbowConfig
 from maskrl.doctor import memory_limits
-from maskrl.envs import Atari
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint
+from maskrl.runs.build import build_agent, device_of, load_encoder, replay_size
 from maskrl.runs.directory import RunError
-from maskrl.runs.loop import build_agent, device_of, load_encoder, replay_size
 
 
 @dataclass(frozen=True)
@@ -80,43 +78,22 @@ def takes_of(recipe: Recipe, spaces: Spaces, agent: Agent) -> Takes:
 
 # Measured on Linux: Python with torch and the simulator of DMControl take most, 0.68 GB in a small run; Atari 0.40 GB.
 PROCESS = 700_000_000
-ATARI_ENVIRONMENT = 10_000_000  # of which up to 100 play side by side
 
 
 def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     """Bytes of memory that a run takes at most on a CPU, but for its replay: docs/sweeps.md has what was measured."""
     weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
     # What an update keeps of every observation for its gradients, and about as much again while it makes them.
-    batch = 2 * _observations_at_once(recipe) * _kept_of_an_observation(recipe, spaces, agent)
-    batch += _observations_drawn(recipe) * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
-    environments = recipe.evaluation.side_by_side * ATARI_ENVIRONMENT if isinstance(recipe.env, Atari) else 0
+    workload = recipe.agent.workload(recipe.objective, device_of(recipe))
+    batch = 2 * workload.at_once * _kept_of_an_observation(recipe, spaces, agent)
+    batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
+    environments = recipe.evaluation.side_by_side * recipe.env.memory
     processes = 2 if recipe.overlap else 1
     return processes * PROCESS + weights + batch + environments
 
 
-def _observations_at_once(recipe: Recipe) -> int:
-    agent, objective = recipe.agent, recipe.objective
-    if isinstance(agent, RainbowConfig):
-        if objective is None:
-            return agent.batch_size
-        return max(agent.batch_size, (agent.micro_batch or agent.clips or agent.batch_size) * objective.clip_length)
-    length = 1 if objective is None else objective.clip_length
-    whole = max(agent.batch_size, 0 if objective is None else agent.auxiliary.clips * length)
-    return max(min(agent.piece(device_of(recipe)) or whole, whole), length)
-
-
-def _observations_drawn(recipe: Recipe) -> int:
-    """Of an update: those of transitions and of the objective's clips."""
-    agent, objective = recipe.agent, recipe.objective
-    if objective is None:
-        return 2 * agent.batch_size
-    clips = (agent.clips or agent.batch_size) if isinstance(agent, RainbowConfig) else agent.auxiliary.clips
-    return 2 * agent.batch_size + clips * objective.clip_length
-
-
 def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     """Bytes that an encoder's gradient needs: what torch keeps of one pass, weights aside."""
-    (channels, height, width), crop = spaces.obs, recipe.agent.augment.crop
     weights = {weight.untyped_storage()._cdata for weight in agent.encoder.parameters()}
     kept: dict[int, int] = {}
 
@@ -128,7 +105,7 @@ def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         device = next(agent.encoder.parameters()).device
-        states = agent.encoder(torch.zeros(1, channels, crop or height, crop or width, device=device))
+        states = agent.encoder(torch.zeros(1, *recipe.agent.obs_shape(spaces), device=device))
     del states  # until here, no two tensors had the same place
     return sum(kept.values())
 

@@ -22,15 +22,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
-from maskrl.agents.base import Agent, Spaces, Stopwatch
-from maskrl.agents.sac import SACConfig
+from maskrl.agents.base import Agent, Spaces
+from maskrl.clock import Clock, Stopwatch
 from maskrl.cost.forecast import Takes, process_memory, takes_of
 from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay, Transitions
 from maskrl.runs import checkpoint
-from maskrl.runs.loop import replay_size
+from maskrl.runs.build import replay_size
 
 META = torch.device("meta")
 _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
@@ -86,17 +86,21 @@ def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
     """Count an update. Without `spaces` the environment is made once, to be asked for them."""
     spaces = spaces or spaces_of(recipe)
     agent = blank_agent(recipe, spaces)
-    replay, turn, weights = _Blank(recipe, spaces), turn_of(recipe), checkpoint.nbytes(agent.state_dict())
+    replay, turn, weights = (
+        _Blank(recipe, spaces),
+        recipe.agent.turn(recipe.objective),
+        checkpoint.nbytes(agent.state_dict()),
+    )
     with _counting(agent) as counter:
         for _ in range(turn):
             agent.update(replay)
         learnt, convolutions = counter.flops, counter.convolutions
-        agent.act(np.zeros((1, *spaces.obs), np.uint8), explore=True)
+        agent.act(np.zeros((1, *spaces.obs), np.uint8), explore=True, clock=Clock(0, 0, 0, 0.0))
     return UpdateCost(
         phases={phase: flops / turn for phase, flops in counter.phases.items()},
         objective={part: flops / turn for part, flops in counter.objective.items()},
         convolutions=convolutions / turn,
-        encoder=encoder_cost(agent.encoder, _seen(recipe, spaces)),
+        encoder=encoder_cost(agent.encoder, recipe.agent.obs_shape(spaces)),
         act=counter.flops - learnt,
         memory=weights + counter.peak,
     )
@@ -114,7 +118,7 @@ def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | 
         frames=recipe.frames,
         decisions=decisions,
         chosen=chosen,
-        updates=chosen * recipe.agent.updates_per_decision,
+        updates=recipe.agent.updates_by(decisions),
         evaluations=evaluations,
         episodes=evaluations * recipe.evaluation.episodes,
         takes=(takes := takes_of(recipe, spaces, agent)),
@@ -143,18 +147,6 @@ def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
     """Without data in its weights, so in no time and no memory."""
     with META:
         return recipe.agent.build(spaces, recipe.objective, META)
-
-
-def turn_of(recipe: Recipe) -> int:
-    """After so many updates, all parts have had their turns and it begins again."""
-    actor = recipe.agent.actor_every if isinstance(recipe.agent, SACConfig) else 1
-    return math.lcm(actor, 1 if recipe.objective is None else recipe.objective.every)
-
-
-def _seen(recipe: Recipe, spaces: Spaces) -> tuple[int, int, int]:
-    """An observation as the encoder gets it."""
-    (channels, height, width), crop = spaces.obs, recipe.agent.augment.crop
-    return (channels, crop or height, crop or width)
 
 
 # ── Counting ──────────────────────────────────────────────────────────────────────────────────────────────────────────

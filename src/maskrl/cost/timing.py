@@ -17,15 +17,13 @@ import numpy as np
 import torch
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.agents.sac import SACConfig
 from maskrl.cost.forecast import free_memory
-from maskrl.cost.operations import UpdateCost, turn_of, update_cost
+from maskrl.cost.operations import UpdateCost, update_cost
 from maskrl.doctor import cores_allowed
-from maskrl.envs import AnyEnv, DMControl
 from maskrl.envs.base import episode_seed
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
-from maskrl.runs.loop import device_of, replay_size
+from maskrl.runs.build import device_of, replay_size
 
 QUICK = 2e10  # FLOP of an update that is tried in full: less than a second on most machines
 ASSUMED = 0.35  # of a matrix product's speed, for an update that cannot be tried
@@ -83,7 +81,7 @@ def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
         open_episode = not (terminated or truncated)
     env.close()
     ended = lengths[1:-1] if open_episode and len(lengths) > 2 else lengths[1:]
-    episode = known_length(recipe.env) or statistics.fmean(ended)
+    episode = recipe.env.episode_decisions or statistics.fmean(ended)
     return Stepped(spaces, fastest_mean(steps) + min(resets) / episode, episode, replay)
 
 
@@ -91,11 +89,6 @@ def fastest_mean(seconds: Sequence[float], pieces: int = 5) -> float:
     """Some steps are slower than others by their nature, so it is the fastest fifth in a row that counts, not the fastest step."""
     size = math.ceil(len(seconds) / pieces)
     return min(statistics.fmean(seconds[start : start + size]) for start in range(0, len(seconds) - size + 1, size))
-
-
-def known_length(env: AnyEnv) -> float | None:
-    """Decisions of an episode, where no play of the agent changes it."""
-    return math.ceil(1000 / env.action_repeat) if isinstance(env, DMControl) else None
 
 
 class Updated(NamedTuple):
@@ -116,14 +109,14 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
     with torch_threads(recipe.threads or cores_allowed()):
         if cost.flops < QUICK:
             return _try(recipe, stepped, seconds)
-        small, free = sliced(recipe, 1 / 64), free_memory()
+        small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()
         least = update_cost(small, stepped.spaces)
         if free is not None and least.memory > 0.8 * free:
             rate = ASSUMED * _product_rate()
             return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0, 1.0)
         first = _try(small, stepped, seconds / 4)
         share = min(1.0, max(1 / 16, seconds / 8 / first.update / 64))
-        larger = sliced(recipe, share)
+        larger = replace(recipe, agent=recipe.agent.scaled(share))
         more = update_cost(larger, stepped.spaces)
         second = _try(larger, stepped, seconds / 2)
     update = extended([(least.flops, first.update), (more.flops, second.update)], cost.flops)
@@ -141,7 +134,7 @@ def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
 def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
     """For about so long, and at least twice after a first time, in which buffers are made."""
     agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device_of(recipe))
-    turn, times = turn_of(recipe), list[float]()
+    turn, times = recipe.agent.turn(recipe.objective), list[float]()
     all_of_it, ends = Start(), time.perf_counter() + seconds
     while len(times) < 3 or (time.perf_counter() < ends and len(times) < 200):
         start = Start()
@@ -156,25 +149,11 @@ def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
     return Updated(min(times[1:]), act, act_together, 1.0, core)
 
 
-def sliced(recipe: Recipe, share: float) -> Recipe:
-    """The recipe with so large a part of its batches, at least one of everything."""
-
-    def part(count: int) -> int:
-        return max(1, round(count * share))
-
-    agent = recipe.agent
-    if isinstance(agent, SACConfig):
-        auxiliary = replace(agent.auxiliary, clips=part(agent.auxiliary.clips))
-        return replace(recipe, agent=replace(agent, batch_size=part(agent.batch_size), auxiliary=auxiliary))
-    clips = None if agent.clips is None else part(min(agent.clips, agent.batch_size))
-    return replace(recipe, agent=replace(agent, batch_size=part(agent.batch_size), clips=clips))
-
-
 def _act_seconds(agent: Agent, spaces: Spaces, count: int) -> float:
     obs, times = np.zeros((count, *spaces.obs), np.uint8), list[float]()
     for _ in range(6):
         start = Start()
-        agent.act(obs, explore=False)
+        agent.policy().act(obs)
         times.append(start.seconds)
     return min(times[1:])
 

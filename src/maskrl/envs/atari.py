@@ -4,26 +4,37 @@ import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.config import Config
-from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
+from maskrl.envs.base import (
+    EnvConfig,
+    Frame,
+    FrameStack,
+    Pad,
+    image_space,
+    require_at_least,
+    require_begun,
+    require_extra,
+)
 
 NOOP = 0  # in every action set of ALE
 FRAMES_PER_SECOND = 60  # of the console
 
 
 @dataclass(frozen=True, kw_only=True)
-class Atari(Config):
+class Atari(EnvConfig):
     """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those of which the game makes use.
 
     In training a decision is worth the sign of its score, and a lost life ends the episode but not the game. In evaluation
     it is worth the score, and an episode is a game.
     """
+
+    pad: ClassVar[Pad] = "zero"
+    memory: ClassVar[int] = 10_000_000
 
     kind: Literal["atari"] = "atari"
     task: str = "pong"  # "up_n_down"; Gymnasium's names, such as "ALE/UpNDown-v5", are turned into that
@@ -40,7 +51,7 @@ class Atari(Config):
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
         """The game, seeded, with the rewards and endings of training or of evaluation."""
-        return FrameStack(AtariEnv(self, seed, training=training), self.frame_stack, pad="zero")
+        return FrameStack(AtariEnv(self, seed, training=training), self.frame_stack, pad=self.pad)
 
 
 class AtariEnv(gym.Env[Frame, np.int64]):

@@ -1,14 +1,48 @@
-"""What every environment needs: stacked frames, a seed for every episode, and a word about what is not installed."""
+"""What every environment needs: a config, stacked frames, a seed for every episode, and advice about missing packages."""
 
 import importlib.util
 from collections import deque
-from typing import Any, Literal, SupportsFloat
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from maskrl.config import Config
+
 Frame = NDArray[np.uint8]  # (C, H, W)
+Pad = Literal["repeat", "zero"]  # what stands before an episode's first frame: that frame, or black
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig(Config):
+    """The base of every environment's config: what a recipe's `env` is.
+
+    `make` returns a Gymnasium environment with uint8 observations (frame_stack · channels, size, size), and discrete actions or
+    actions in [-1, 1].
+    """
+
+    kind: str
+    task: str
+    action_repeat: int  # frames per decision
+    size: int  # pixels along each side of a frame
+    frame_stack: int
+
+    pad: ClassVar[Pad] = "repeat"
+    memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
+
+    def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:
+        raise NotImplementedError
+
+    @property
+    def episode_decisions(self) -> int | None:
+        """Decisions of an episode, where no play changes it."""
+        return None
+
+    def renderer(self) -> str | None:
+        """What draws the frames, where another renderer may draw others."""
+        return None
 
 
 class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
@@ -18,7 +52,7 @@ class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
     FrameStackObservation adds an axis and copies everything twice.)
     """
 
-    def __init__(self, env: gym.Env[Frame, Any], frames: int, *, pad: Literal["first", "zero"] = "first") -> None:
+    def __init__(self, env: gym.Env[Frame, Any], frames: int, *, pad: Pad = "repeat") -> None:
         super().__init__(env)
         channels, height, width = env.observation_space.shape or ()
         self.observation_space = image_space(frames * channels, height, width)
@@ -27,7 +61,7 @@ class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
         frame, info = self.env.reset(seed=seed, options=options)
-        past = frame if self._pad == "first" else np.zeros_like(frame)
+        past = frame if self._pad == "repeat" else np.zeros_like(frame)
         self._frames.extend([past] * (self._frames.maxlen or 0))
         self._frames.append(frame)
         return np.concatenate(self._frames), info

@@ -1,6 +1,7 @@
 """The DeepMind Control Suite from pixels (Tunyasuvunakool et al., 2020), directly and not through a bridge."""
 
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,8 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.config import Config
-from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
+from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
 from maskrl.envs.gl import choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
@@ -17,7 +17,7 @@ VIDEO_SIZE = 480
 
 
 @dataclass(frozen=True, kw_only=True)
-class DMControl(Config):
+class DMControl(EnvConfig):
     """One task of the suite. Observations: uint8 (3 · frame_stack, size, size); actions: [-1, 1]^A."""
 
     kind: Literal["dmcontrol"] = "dmcontrol"
@@ -38,7 +38,17 @@ class DMControl(Config):
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
         """The task, seeded. Training and evaluation see the same rewards and endings here."""
-        return FrameStack(DMControlEnv(self, seed), self.frame_stack)
+        return FrameStack(DMControlEnv(self, seed), self.frame_stack, pad=self.pad)
+
+    @property
+    def episode_decisions(self) -> int:
+        return math.ceil(FRAMES_PER_EPISODE / self.action_repeat)
+
+    def renderer(self) -> str | None:
+        try:
+            return " ".join(choose_gl())
+        except RuntimeError:  # nothing draws here; `make` says so
+            return None
 
 
 class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):

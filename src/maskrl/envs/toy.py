@@ -10,8 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.config import Config
-from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun
+from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_at_least, require_begun
 
 DECISIONS = 40  # of an episode of Reach
 REACH = 0.15  # how far a decision moves the dot along each axis, at most
@@ -23,7 +22,7 @@ VIDEO_SIZE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyControl(Config):
+class ToyControl(EnvConfig):
     """Reach: move a dot to a goal. Observations: uint8 (3 · frame_stack, size, size); actions: [-1, 1]²."""
 
     kind: Literal["toy_control"] = "toy_control"
@@ -49,7 +48,7 @@ class ToyControl(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyArcade(Config):
+class ToyArcade(EnvConfig):
     """Catch: meet falling balls with a paddle. Observations: uint8 (frame_stack, size, size); actions: left, stay, right."""
 
     kind: Literal["toy_arcade"] = "toy_arcade"

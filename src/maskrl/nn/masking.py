@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from maskrl.config import Config
+
 
 class Masker(Protocol):
     """Anything that draws a `keep` for a clip and can paint over what is not kept."""
@@ -130,6 +132,41 @@ class CubeMasker:
                 f"{'predict' if hidden == 0 else 'see'}. Use smaller cubes, another ratio or the other rounding."
             )
         return hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskConfig(Config):
+    """Which cubes are hidden; see `CubeMasker`."""
+
+    strategy: Literal["cube", "spatial", "temporal"] = "cube"  # MLR, MLR-S, MLR-T
+    cube: tuple[int, int, int] = (8, 10, 10)  # k × h × w; spatial ignores k, temporal h and w
+    ratio: float = 0.5  # η
+    balanced: bool = True  # η in every block of k steps; temporal masks are always drawn over the clip
+    rounding: Literal["floor", "ceil"] = "floor"
+    per_clip: bool = False
+    fill: int = 0
+    feature_patch: int = 5  # side of a cube when feature maps are masked: 5 map cells ≙ 10 pixels at stride 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.build()  # refuses impossible values now
+        self.build(of="features")
+
+    def build(self, *, of: Literal["pixels", "features"] = "pixels") -> CubeMasker:
+        depth, height, width = self.cube if of == "pixels" else (self.cube[0], self.feature_patch, self.feature_patch)
+        sides: dict[str, tuple[int, int | None, int | None]] = {
+            "cube": (depth, height, width),
+            "spatial": (1, height, width),
+            "temporal": (depth, None, None),
+        }
+        return CubeMasker(
+            sides[self.strategy],
+            ratio=self.ratio,
+            balanced=self.balanced and self.strategy != "temporal",
+            rounding=self.rounding,
+            per_clip=self.per_clip,
+            fill=self.fill if of == "pixels" else 0,
+        )
 
 
 @lru_cache(maxsize=16)

@@ -1,24 +1,53 @@
-"""What every self-supervised objective is: a loss on clips that shapes an encoder it borrows from a host agent."""
+"""What every objective is: a self-supervised loss that shapes an encoder which it borrows from a host agent.
 
-import math
-from collections.abc import Callable, Iterator
+An objective says what it `needs`, whether its loss may be split, which parameters it owns and how they are optimised. Agents ask;
+they know no objective by name.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from maskrl.config import Config
+from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.clip import Clip
+from maskrl.nn.masking import MaskConfig
 from maskrl.nn.momentum import Momentum
 
 V = TypeVar("V", bound="Views")
 
+# Where in an agent's update an objective runs: in one loss with the agent's own, after the critic's step, or after everything else.
+When = Literal["joint", "after_critic", "last"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an objective asks of an agent."""
+
+    clip_length: int = 0  # K; 0: no clips
+    policy_batch: bool = False  # the observations of the critic's own update
+    target_encoder: bool = False  # the slow encoder behind the agent's Bellman targets
+    q_projection: bool = False  # the first layers of a Q head
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What an agent can give to an objective."""
+
+    places: tuple[When, ...]  # where it can run one; the first is where it runs one that does not say
+    clips: bool = True
+    policy_batch: bool = True
+    target_encoder: bool = True
+    q_projection: bool = False
+
 
 @dataclass(frozen=True)
 class Host:
-    """What an agent, ours or yours, lends to an objective. Lent is not given: nothing here is re-initialised or re-registered."""
+    """What an agent, ours or yours, lends to an objective. Nothing here is re-initialised or registered by the objective."""
 
     encoder: nn.Module  # (N, C, H, W) float in [0, 1] → (N, d)
     latent_dim: int  # d
@@ -27,6 +56,7 @@ class Host:
         None  # (N, d) → (N, p): first layers of a Q head (SPR's projection, the paper's on Atari)
     )
     obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only pixel reconstruction asks for it
+    target_encoder: nn.Module | None = None  # as `encoder`, without a gradient
 
     def __post_init__(self) -> None:
         if self.latent_dim < 1 or self.action_dim < 1:
@@ -44,6 +74,22 @@ class Host:
 
 
 @dataclass(frozen=True)
+class PolicyBatch:
+    """The observations of an update of the critic."""
+
+    obs: Tensor  # (N, C, H, W) uint8, as stored
+    view: View  # (N, C, H', W'), as the critic saw them
+
+
+@dataclass(frozen=True)
+class Material:
+    """What an agent hands to an objective: what its `needs` name, and nothing more."""
+
+    clip: Clip | None = None
+    batch: PolicyBatch | None = None
+
+
+@dataclass(frozen=True)
 class Views:
     """What the random half of an objective hands to the differentiable half.
 
@@ -54,7 +100,7 @@ class Views:
         return max(value.shape[0] for value in _tensors(self))
 
     def split(self: V, clips: int) -> Iterator[V]:
-        """Pieces of at most so many clips, in order."""
+        """Pieces of at most `clips` clips, in order."""
         for start in range(0, len(self), clips):
             piece: V = _slice(self, start, start + clips)
             yield piece
@@ -63,66 +109,115 @@ class Views:
 class Loss(NamedTuple):
     per_clip: Tensor  # (B,) unreduced: the host applies importance weights, then means
     metrics: dict[str, Tensor]  # detached scalars, keys "<objective>/<what>"
+    priorities: Tensor | None = None  # (B,) detached: what the objective adds to the priorities of a prioritised replay
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters of an objective that an optimiser treats alike."""
+
+    parameters: list[nn.Parameter]
+    name: str | None = None  # of its gradient norm among the metrics; None: not reported
+    clipped: bool = True  # whether the agent's optimiser clips its gradient by itself, at the agent's max_grad_norm
+    learning_rate: float | None = None  # None: the optimiser's
+    weight_decay: float = 0.0
 
 
 class Objective(nn.Module, Generic[V]):
-    """`views` is random and has no gradient; `loss` is deterministic, differentiable and separable over clips.
+    """`views` is random and has no gradient; `loss` is deterministic and differentiable.
 
-    No term couples two clips, so a learner may run `loss` on `views.split(n)` and add up the gradients: the same
-    mathematics in cache-sized pieces. A user who does not care calls the objective on a clip.
+    Where no term of the loss couples two clips (`separable`), a learner may run `loss` on `views.split(n)` and add up the
+    gradients: the same mathematics in cache-sized pieces. Where terms do (contrast, batch norm), the loss runs whole.
     """
 
-    name: ClassVar[str]
-    clip_length: int  # K
-    weight: float  # λ, for whoever adds this loss to others; `Loss.per_clip` comes without it
+    name: ClassVar[str]  # prefix of its metrics
+    separable: ClassVar[bool] = True
+    masked_scale: float = 1.0  # what it multiplies masked pixels by, where it hides some
 
-    def __init__(self, host: Host, *, clip_length: int, weight: float = 1.0) -> None:
+    def __init__(self, host: Host, *, needs: Needs, weight: float = 1.0) -> None:
         super().__init__()
         self.host = host  # a plain dataclass, so the encoder is not registered as a part of the objective
-        self.clip_length, self.weight = clip_length, weight
+        self.needs = needs
+        self.weight = weight  # λ, for whoever adds this loss to others; `Loss.per_clip` comes without it
+        for name in ("target_encoder", "q_projection"):
+            if getattr(needs, name) and getattr(host, name) is None:
+                raise ValueError(f"The objective {self.name} needs Host.{name}, which is None. Pass it.")
 
-    def views(self, clip: Clip) -> V:
+    def views(self, material: Material) -> V:
         raise NotImplementedError
 
     def loss(self, views: V) -> Loss:
         raise NotImplementedError
 
-    def forward(self, clip: Clip) -> Loss:
-        return self.loss(self.views(clip))
+    def forward(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> Loss:
+        return self.loss(self.views(Material(clip, batch)))
 
-    @property
-    def core(self) -> nn.Module:
-        """The part whose gradient a joint optimiser clips by itself, as in the released Atari code; all of it, unless said."""
-        return self
+    def decode(self, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor | None:
+        """What the objective predicts from the states (B, K, d) of a clip, for probes; None if it predicts none."""
+        return None
+
+    def parameter_groups(self) -> list[Group]:
+        """All trainable parameters that the objective owns, each in one group."""
+        return [Group(self.own_parameters(), self.name)]
+
+    def own_parameters(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def update_momentum(self) -> None:
         """Let every momentum copy follow its source by one step."""
-        for module in self.modules():
-            if isinstance(module, Momentum):
-                module.update()
+        for copy in self._copies():
+            copy.update()
 
-    def add_gradient(
-        self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Add the gradient of λ times the mean loss, each clip by its weight (B,) if there are some, in pieces of so many clips.
+    def restart_copies(self, online: nn.Module) -> None:
+        """Make every momentum copy of this module an exact copy again."""
+        for copy in self._copies():
+            copy.restart(online)
 
-        Returns the metrics: means over pieces, by their clips.
+    def _copies(self) -> list[Momentum]:
+        return [module for module in self.modules() if isinstance(module, Momentum)]
+
+    @property
+    def splits(self) -> bool:
+        """Whether `add_gradient` heeds a `micro_batch`."""
+        return self.separable
+
+    def add_gradient(self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None) -> Loss:
+        """Add the gradient of λ times the mean loss, each clip weighted by `weights` (B,) if given; return the loss, detached.
+
+        `micro_batch`: observations per piece. Metrics are means over pieces, weighted by their number of clips.
         """
+        clips = len(views)
+        if micro_batch is not None and self.splits:
+            clips = max(1, micro_batch // max(1, self.needs.clip_length))
+        losses = list[Loss]()
         total, start = dict[str, Tensor](), 0
-        for piece in views.split(micro_batch or len(views)):
-            per_clip, metrics = self.loss(piece)
+        for piece in views.split(clips):
+            loss = self.loss(piece)
+            per_clip = loss.per_clip
             if weights is not None:
                 per_clip = weights[start : start + len(piece)] * per_clip
             torch.autograd.backward(self.weight * per_clip.sum() / len(views))
             share, start = len(piece) / len(views), start + len(piece)
-            total = {key: total.get(key, torch.zeros_like(value)) + share * value for key, value in metrics.items()}
-        return total
+            total = {
+                key: total.get(key, torch.zeros_like(value)) + share * value for key, value in loss.metrics.items()
+            }
+            losses.append(loss)
+        return Loss(
+            torch.cat([loss.per_clip.detach() for loss in losses]),
+            total,
+            _joined([loss.priorities for loss in losses]),
+        )
 
-    def check(self, clip: Clip) -> None:
-        """Refuse a clip that does not fit this objective or its host."""
-        if clip.length != self.clip_length:
+    # ── what it may be given ──────────────────────────────────────────────────────────────────────────────────────
+
+    def clip_of(self, material: Material) -> Clip:
+        """The clip, if it fits this objective and its host."""
+        clip = material.clip
+        if clip is None:
+            raise ValueError(f"The objective {self.name} needs clips of {self.needs.clip_length} steps; got none.")
+        if clip.length != self.needs.clip_length:
             raise ValueError(
-                f"This objective was built for clips of {self.clip_length} steps; got {clip.length}. "
+                f"This objective was built for clips of {self.needs.clip_length} steps; got {clip.length}. "
                 "Draw clips of that length, or build it with another clip_length."
             )
         if clip.actions.shape[-1] != self.host.action_dim:
@@ -140,130 +235,97 @@ class Objective(nn.Module, Generic[V]):
                 f"Pixels become {clip.actions.dtype}, the dtype of Clip.actions, but the encoder is {like.dtype}. "
                 f"Pass actions.to({like.dtype})."
             )
+        return clip
 
-
-Schedule = Literal["unit_peak", "printed", "constant"]
-
-
-def unit_peak(update: int, warmup: int) -> float:
-    """The released code's factor: from 5e-4 linearly to 1 over the warm-up, then √(warmup / update)."""
-    return 5e-4 + (1 - 5e-4) * update / warmup if update < warmup else math.sqrt(warmup / update)
-
-
-def printed(update: int, warmup: int) -> float:
-    """The paper's printed formula, which peaks at 1/√warmup instead of 1: min(n^-½, n·warmup^-1.5) for n = 1, 2, …"""
-    return float(min((update + 1) ** -0.5, (update + 1) * warmup**-1.5))
-
-
-def constant(update: int, warmup: int) -> float:
-    return 1.0
-
-
-SCHEDULES: dict[Schedule, Callable[[int, int], float]] = {
-    "unit_peak": unit_peak,
-    "printed": printed,
-    "constant": constant,
-}
-
-
-class AuxiliaryStep:
-    """Optimise an objective by itself, as the paper does on DMControl: Adam of its own, warm-up, clipping, momentum updates.
-
-    The defaults are the released code's on DMControl. The encoder is thus moved by two optimisers, the agent's and this one;
-    a call clears the gradients of all it trains, the encoder's included, and leaves its own behind.
-    """
-
-    def __init__(
-        self,
-        objective: Objective[Any],
-        *,
-        learning_rate: float = 5e-4,
-        schedule: Schedule = "unit_peak",
-        warmup_updates: int = 6000,
-        max_grad_norm: float = 10.0,
-        momentum_every: int = 2,  # updates; the paper says 1, the released code does 2
-        micro_batch: int | None = None,  # clips per piece; None: the whole batch at once
-    ) -> None:
-        # The same refusals, whether a step is made by hand or by a recipe.
-        AuxiliaryConfig(
-            learning_rate=learning_rate,
-            schedule=schedule,
-            warmup_updates=warmup_updates,
-            max_grad_norm=max_grad_norm,
-            momentum_every=momentum_every,
-        )
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch={micro_batch} must be at least 1 clip, or None for the whole batch.")
-        self.objective = objective
-        self.learning_rate = learning_rate
-        self.schedule, self.warmup_updates = SCHEDULES[schedule], warmup_updates
-        self.max_grad_norm, self.momentum_every, self.micro_batch = max_grad_norm, momentum_every, micro_batch
-        own = (parameter for parameter in objective.parameters() if parameter.requires_grad)
-        self.parameters = [*objective.host.parameters(), *own]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, fused=True)
-        self.updates = 0
-
-    def __call__(self, clip: Clip) -> dict[str, Tensor]:
-        """One update on one batch of clips; returns what is worth watching."""
-        views = self.objective.views(clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate * self.schedule(self.updates, self.warmup_updates)
-        self.optimizer.zero_grad()
-        metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        if not norm.isfinite():
-            raise FloatingPointError(
-                f"The gradient of {self.objective.name} has norm {norm.item()} at update {self.updates}; the weights were left as "
-                "they were. Lower learning_rate, and look for non-finite weights in the encoder."
+    def batch_of(self, material: Material) -> PolicyBatch:
+        """The observations of the critic's update."""
+        if material.batch is None:
+            raise ValueError(
+                f"The objective {self.name} learns from the observations of the critic's own update; got none. "
+                "Pass PolicyBatch(obs, view)."
             )
-        self.optimizer.step()
-        if self.updates % self.momentum_every == 0:
-            self.objective.update_momentum()
-        self.updates += 1
-        name, used = self.objective.name, torch.tensor(self.optimizer.param_groups[0]["lr"])
-        return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
+        return material.batch
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the host's own weights, which are the host's to save."""
-        return {
-            "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.objective.load_state_dict(state["objective"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
+# ── Configuration ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EnvSize(Protocol):
+    """What an objective asks of an environment's config."""
+
+    @property
+    def size(self) -> int: ...
+
+
+class Learner(Protocol):
+    """What an objective asks of an agent's config."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def augment(self) -> AugmentConfig: ...
+    @property
+    def offers(self) -> Offers: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuxiliaryConfig(Config):
-    """How an agent optimises an objective by itself; see `AuxiliaryStep`."""
+class ObjectiveConfig(Config):
+    """The base of every objective's config: what a recipe's `objective` is."""
 
-    clips: int = 128  # B
-    learning_rate: float = 5e-4
-    schedule: Schedule = "unit_peak"
-    warmup_updates: int = 6000
-    max_grad_norm: float = 10.0
-    momentum_every: int = 2
+    kind: str
+    weight: float = 1.0  # λ
+    every: int = 1  # updates of the agent per update of this
+    when: When | None = None  # where in the update; None: where the agent runs objectives by default
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("clips", "learning_rate", "warmup_updates", "max_grad_norm", "momentum_every"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
+    # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
+    linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
 
-    def build(self, objective: Objective[Any], *, micro_batch: int | None = None) -> AuxiliaryStep:
-        return AuxiliaryStep(
-            objective,
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            warmup_updates=self.warmup_updates,
-            max_grad_norm=self.max_grad_norm,
-            momentum_every=self.momentum_every,
-            micro_batch=micro_batch,
+    @property
+    def needs(self) -> Needs:
+        raise NotImplementedError
+
+    @property
+    def masks(self) -> MaskConfig | None:
+        """What it hides of the frames, for probes; None if it hides nothing."""
+        return None
+
+    def build(self, host: Host) -> Objective[Any]:
+        raise NotImplementedError
+
+    def check(self, env: EnvSize, agent: Learner) -> None:
+        """Refuse now what would fail at the first update. A subclass adds checks of its own."""
+        offers = agent.offers
+        if self.when is not None and self.when not in offers.places:
+            raise ValueError(
+                f"objective.when={self.when}, but agent {agent.kind} runs objectives {' or '.join(offers.places)}. "
+                "Use one of these, or none for the agent's own place."
+            )
+        wanted = {
+            "clips": self.needs.clip_length > 0,
+            "policy_batch": self.needs.policy_batch,
+            "target_encoder": self.needs.target_encoder,
+            "q_projection": self.needs.q_projection,
+        }
+        missing = [name for name, needed in wanted.items() if needed and not getattr(offers, name)]
+        if missing:
+            raise ValueError(
+                f"objective {self.kind} needs {', '.join(missing).replace('_', ' ')}, which agent {agent.kind} does not "
+                "offer. Choose another agent or objective."
+            )
+
+
+def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:
+    """Refuse an objective whose views have another size than the agent's: one encoder sees both."""
+    size, crop = env.size, agent.augment.crop
+    if (objective.crop or size) != (crop or size):
+        raise ValueError(
+            f"objective.augment.crop={objective.crop} and agent.augment.crop={crop} must be the same: one encoder sees both."
         )
+
+
+def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
 
 
 def _tensors(views: Any) -> Iterator[Tensor]:

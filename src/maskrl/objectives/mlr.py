@@ -29,15 +29,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskrl.config import Config
 from maskrl.nn.augment import Augment, AugmentConfig, View
-from maskrl.nn.clip import Clip, over_time
+from maskrl.nn.clip import over_time
 from maskrl.nn.decoder import LatentDecoder, NarrowDecoder
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.layers import PixelDecoder, mlp, truncated_normal_init
-from maskrl.nn.masking import CubeMasker, Masker
+from maskrl.nn.masking import MaskConfig, Masker
 from maskrl.nn.momentum import Borrowed, Momentum
-from maskrl.objectives.base import Host, Loss, Objective, Views
+from maskrl.objectives.base import (
+    EnvSize,
+    Group,
+    Host,
+    Learner,
+    Loss,
+    Material,
+    Needs,
+    Objective,
+    ObjectiveConfig,
+    Views,
+    check_crops,
+)
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -71,19 +82,20 @@ class MLR(Objective[MLRViews]):
         masked_scale: float = 1.0,
         count_past_end: bool = False,
     ) -> None:
-        super().__init__(host, clip_length=clip_length, weight=weight)
+        super().__init__(host, needs=Needs(clip_length), weight=weight)
         self.corruption, self.augment, self.decoder, self.target = corruption, augment, decoder, target
         self.masked_scale, self.count_past_end = masked_scale, count_past_end
 
-    @property
-    def core(self) -> nn.Module:
-        """The transformer, without its action embedding."""
-        return self.decoder.core
+    def parameter_groups(self) -> list[Group]:
+        """The transformer, whose gradient the released Atari code clips by itself; and the rest, which it does not clip."""
+        core = list(self.decoder.core.parameters())
+        rest = [other for other in self.own_parameters() if not any(other is parameter for parameter in core)]
+        return [Group(core, "decoder"), Group(rest, clipped=False)]
 
     @torch.no_grad()
-    def views(self, clip: Clip) -> MLRViews:
+    def views(self, material: Material) -> MLRViews:
         """(i) Masking, then augmentation, drawn for every observation and anew for the target."""
-        self.check(clip)
+        clip = self.clip_of(material)
         hidden, keep = self.corruption.hide(clip.obs)
         masked, original, keep = self.target.views(self.augment, hidden, clip.obs, keep, clip.actions.dtype)
         return MLRViews(
@@ -94,6 +106,10 @@ class MLR(Objective[MLRViews]):
             valid=torch.ones_like(clip.valid) if self.count_past_end else clip.valid,
         )
 
+    def decode(self, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+        decoded: Tensor = self.decoder(states, actions, valid)
+        return decoded
+
     def loss(self, views: MLRViews) -> Loss:
         states = self.corruption.encode(self.host.encoder, views)  # (ii) encoding (B, K, d)
         expected = (*views.valid.shape, self.host.latent_dim)
@@ -102,7 +118,7 @@ class MLR(Objective[MLRViews]):
                 f"The encoder must return latent states (N, d) = (N, {self.host.latent_dim}); it made {tuple(states.shape)} of "
                 f"(B, K) = {expected[:2]} observations, where {expected} was expected. Pass its true width as Host.latent_dim."
             )
-        decoded = self.decoder(states, views.actions, views.valid)  # (iii) decoding (B, K, d)
+        decoded = self.decode(states, views.actions, views.valid)  # (iii) decoding (B, K, d)
         error, metrics = self.target(decoded, views)  # (iv) reconstruction (B, K)
         per_clip = _mean_over_valid(error, views.valid)
         watched = {"loss": per_clip.mean(), "hidden": 1 - views.keep.to(error.dtype).mean(), **metrics}
@@ -286,47 +302,12 @@ def _mean_over_valid(values: Tensor, valid: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskConfig(Config):
-    """Which cubes are hidden; see `CubeMasker`."""
-
-    strategy: Literal["cube", "spatial", "temporal"] = "cube"  # MLR, MLR-S, MLR-T
-    cube: tuple[int, int, int] = (8, 10, 10)  # k × h × w; spatial ignores k, temporal h and w
-    ratio: float = 0.5  # η
-    balanced: bool = True  # η in every block of k steps; temporal masks are always drawn over the clip
-    rounding: Literal["floor", "ceil"] = "floor"
-    per_clip: bool = False
-    fill: int = 0
-    feature_patch: int = 5  # side of a cube when feature maps are masked: 5 map cells ≙ 10 pixels at stride 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.build()  # refuses impossible values now
-        self.build(of="features")
-
-    def build(self, *, of: Literal["pixels", "features"] = "pixels") -> CubeMasker:
-        depth, height, width = self.cube if of == "pixels" else (self.cube[0], self.feature_patch, self.feature_patch)
-        sides: dict[str, tuple[int, int | None, int | None]] = {
-            "cube": (depth, height, width),
-            "spatial": (1, height, width),
-            "temporal": (depth, None, None),
-        }
-        return CubeMasker(
-            sides[self.strategy],
-            ratio=self.ratio,
-            balanced=self.balanced and self.strategy != "temporal",
-            rounding=self.rounding,
-            per_clip=self.per_clip,
-            fill=self.fill if of == "pixels" else 0,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MLRConfig(Config):
+class MLRConfig(ObjectiveConfig):
     """The paper's MLR on DMControl, and every variant of it one field away."""
 
+    linear_init = "truncated_normal"  # the released code draws the encoder's linear layer anew when it adds MLR
+
     kind: Literal["mlr"] = "mlr"
-    weight: float = 1.0  # λ
-    every: int = 1  # updates of the agent per update of this; more is the paper's own idea for speed (appendix B.2)
     clip_length: int = 16  # K
     mask: MaskConfig = field(default_factory=MaskConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -375,6 +356,22 @@ class MLRConfig(Config):
                 "corrupt='features' hides no pixels, so pixel_loss_on='hidden' has none to count: use pixel_loss_on='all'."
             )
         self.mask.build(of=self.corrupt).blocks(self.clip_length)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.clip_length, q_projection=self.projection == "q" and self.reconstruct == "latents")
+
+    @property
+    def masks(self) -> MaskConfig | None:
+        return self.mask if self.corrupt == "pixels" else None
+
+    def check(self, env: EnvSize, agent: Learner) -> None:
+        super().check(env, agent)
+        check_crops(self.augment, env, agent)
+        mask = self.mask
+        if self.corrupt == "pixels" and mask.strategy != "temporal" and max(mask.cube[1:]) > env.size:
+            cube = ",".join(map(str, mask.cube))
+            raise ValueError(f"objective.mask.cube={cube} does not fit into the frame, env.size={env.size}. Lower it.")
 
     def build(self, host: Host) -> MLR:
         decoder = self._initialised(self._decoder(host))

@@ -1,20 +1,23 @@
-"""The paper's numbers, each with its source."""
+"""What a run is: recipes by name, with the paper's values and their sources."""
 
 import difflib
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
-from maskrl.envs import Atari, DMControl
 from maskrl.envs.atari import normalise
 from maskrl.recipes import ablations, atari, dmcontrol, toy
-from maskrl.recipes.published import Published, players, published
-from maskrl.recipes.schema import Method, Preset, Profile, Recipe, with_overrides
+from maskrl.recipes.methods import METHODS, Method
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.published import Published, players, published, unit_of
+from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
 
 __all__ = [
+    "METHODS",
     "Explanation",
+    "Method",
     "Source",
     "ablation",
     "explain",
@@ -25,7 +28,8 @@ __all__ = [
     "resolve",
 ]
 
-METHODS: tuple[Method, ...] = ("mlr", "baseline", *get_args(Preset))
+AnyProfile = Literal["auto", "paper", "lite"]
+SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy}
 
 
 def names() -> list[str]:
@@ -38,8 +42,34 @@ def names() -> list[str]:
     ]
 
 
-def find(name: str, profile: Literal["auto", "paper", "lite"] = "auto", method: Method = "mlr") -> Recipe:
-    """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without."""
+def find(
+    name: str,
+    profile: AnyProfile = "auto",
+    method: str | None = None,
+    *,
+    agent: str | None = None,
+    objective: str | None = None,
+) -> Recipe:
+    """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without.
+
+    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
+    no objective.
+    """
+    suite, task = _suite_and_task(name)
+    _require("profile", profile, ["auto", *get_args(Profile)])
+    if profile == "auto":
+        profile = "paper" if torch.cuda.is_available() else "lite"
+    pair = _pair(name, suite, method, agent, objective)
+    agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
+    if pair.agent is not None:
+        _require("agent", pair.agent, agents)
+    if pair.objective is not None:
+        _require("objective", pair.objective, ["none", *objectives])
+    chosen: Recipe = SUITES[suite].recipe(task, profile, pair.agent, pair.objective)
+    return chosen
+
+
+def _suite_and_task(name: str) -> tuple[str, str]:
     suite, _, task = name.partition("/")
     if suite == "atari":
         name = f"atari/{normalise(task)}"
@@ -48,29 +78,33 @@ def find(name: str, profile: Literal["auto", "paper", "lite"] = "auto", method: 
             f"atari/{game}" for game in atari.other_games()
         ]
         _require("name", name, [*names(), *others], shown=names())
-    _require("profile", profile, ["auto", *get_args(Profile)])
-    _require("method", method, METHODS)
-    if suite != "atari" and method in get_args(Preset):
+    return suite, name.partition("/")[2]
+
+
+def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
+    """What was asked for as a pair, if it can be had on this suite."""
+    if method is not None and (agent is not None or objective is not None):
+        half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
         raise ValueError(
-            f"method {method!r} is a relative of Rainbow, which plays Atari: choose mlr or baseline for {name}."
+            f"method {method!r} and {half}: a method names both halves. Use the method alone, or agent and objective."
         )
-    if suite == "toy":
-        return toy.recipe(task, method)  # lite, whatever was asked for: the paper has no such task
-    if profile == "auto":
-        profile = "paper" if torch.cuda.is_available() else "lite"
-    suites = {"dmcontrol": dmcontrol.recipe, "atari": atari.recipe}
-    return suites[suite](name.partition("/")[2], profile, method)
+    if agent is not None or objective is not None:
+        return Method(agent, {None: "mlr", "none": None}.get(objective, objective), (suite,), "")
+    _require("method", method or "mlr", METHODS)
+    pair = METHODS[method or "mlr"]
+    if suite not in pair.suites:
+        there = [other for other, known in METHODS.items() if suite in known.suites]
+        raise ValueError(
+            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {name}. "
+            f"Choose one of {', '.join(there)}."
+        )
+    return pair
 
 
 def published_for(recipe: Recipe, frames: int) -> Published | None:
-    """What the paper reports for a recipe's task and method after so many frames, if it does."""
-    match recipe.env:
-        case DMControl(task=task):
-            found = published(f"dmcontrol/{task}", frames, recipe.method)
-        case Atari(task=task, action_repeat=repeat):
-            found = published(f"atari/{task}", frames // repeat, recipe.method)
-        case _:
-            return None
+    """What the paper reports for a recipe's task and method after this many frames, if it does."""
+    at = frames // recipe.env.action_repeat if unit_of(recipe.name) == "decisions" else frames
+    found = published(recipe.name, at, recipe.method)
     if found is None or found.seeds is None:
         return None
     return Published(found.mean, found.std, found.seeds, found.source)
@@ -78,7 +112,7 @@ def published_for(recipe: Recipe, frames: int) -> Published | None:
 
 def human_normalised(recipe: Recipe, score: float) -> float | None:
     """A score on the scale from a random player (0) to a human one (1), for the games of Atari-100k."""
-    scale = players(f"atari/{recipe.env.task}") if isinstance(recipe.env, Atari) else None
+    scale = players(recipe.name)
     return None if scale is None else (score - scale.random) / (scale.human - scale.random)
 
 
@@ -86,29 +120,32 @@ def resolve(
     name: str,
     overrides: Iterable[str] = (),
     *,
-    profile: Literal["auto", "paper", "lite"] = "auto",
-    method: Method = "mlr",
+    profile: AnyProfile = "auto",
+    method: str | None = None,
+    agent: str | None = None,
+    objective: str | None = None,
 ) -> Recipe:
-    """The recipe of that name with overrides, of which `objective=mlr` brings back the task's own objective."""
+    """The recipe of that name with overrides, of which `objective=NAME` takes an objective of the task by its name."""
     overrides = list(overrides)
     for override in overrides:
-        if override.split("=")[0].strip() in ("name", "profile"):
+        if override.split("=")[0].strip() in ("name", "profile", "preset"):
             raise ValueError(
-                f"{override}: the name and the profile say what a recipe is; choose another recipe or --profile."
+                f"{override}: the name, the profile and the preset say what a recipe is; choose another recipe, --profile or "
+                "--agent."
             )
-    return with_overrides(find(name, profile, method), overrides, origin=find(name, profile, "mlr"))
+    recipe = find(name, profile, method, agent=agent, objective=objective)
+    suite, task = _suite_and_task(name)
+    return with_overrides(recipe, overrides, objectives=SUITES[suite].objectives(task, recipe.profile))
 
 
-def ablation(
-    name: str, task: str = "dmcontrol/cheetah-run", profile: Literal["auto", "paper", "lite"] = "auto"
-) -> Recipe:
+def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile = "auto") -> Recipe:
     """A row of the paper's ablations, such as "masking/MLR-S", on a task of DMControl, which is where the paper has them."""
     if name not in ablations.names():
         likely = _nearest(name, ablations.names())
         ending = f": did you mean {likely}?" if likely else "."
         raise ValueError(f"ablation {name!r} is not known{ending} `maskrl recipes list ablations` has them all.")
     plain = find(task, profile)
-    if not isinstance(plain.env, DMControl):
+    if not plain.name.startswith("dmcontrol/"):
         raise ValueError(f"The paper's ablations are on DMControl: there are none on {task}.")
     return with_overrides(plain, ablations.overrides(name, plain))
 

@@ -10,18 +10,11 @@ from functools import cache
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.envs.atari import Atari, normalise
 from maskrl.nn.augment import AugmentConfig
-from maskrl.objectives.mlr import MaskConfig, MLRConfig
+from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.mlr import MLRConfig
+from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import published_scores
-from maskrl.recipes.schema import (
-    Budget,
-    Evaluation,
-    Method,
-    Preset,
-    Profile,
-    Recipe,
-    with_overrides,
-    without_objective,
-)
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
 
 # The benchmark: those of which the paper has scores.
 GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if score.task.startswith("atari/")))
@@ -52,12 +45,13 @@ LITE: tuple[str, ...] = (
     "agent.updates_per_decision=1",
     "agent.correction_updates=9000",
     "agent.clips=8",
-    "agent.micro_batch=4",
+    "agent.micro_batch=64",  # 4 clips
     "objective.decoder_width=128",
 )
 
-# Relatives of the agent in the paper's table, by what differs from it (Dopamine's configurations for Atari-100k).
-PRESETS: dict[Preset, tuple[str, ...]] = {
+# Named values of the agent, by what differs from the paper's Rainbow: its relatives (Dopamine's configurations for Atari-100k).
+AGENTS: dict[str, tuple[str, ...]] = {
+    "rainbow": (),
     "der": (
         *("agent.hidden=512", "agent.warmup_decisions=1600", "agent.updates_per_decision=1", "agent.target_every=2000"),
         *(
@@ -85,13 +79,29 @@ PRESETS: dict[Preset, tuple[str, ...]] = {
         "evaluation.epsilon=0.05",
     ),
 }
-PRESETS["drq_eps"] = (*PRESETS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0.001")
+AGENTS["drq_eps"] = (*AGENTS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0.001")
+
+
+def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
+    """The objectives by name, as they are for this game."""
+    mlr = _with_mlr(normalise(task), profile).objective
+    assert mlr is not None
+    return {"mlr": mlr}
 
 
 @cache  # a sweep asks for the same ones over and over
-def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
-    """A game as the paper ran it, or scaled to a laptop; with its objective, without (the Baseline), or a relative."""
-    task = normalise(task)
+def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
+    """A game as the paper ran it, or scaled to a laptop; with one of the objectives or none, by Rainbow or a relative."""
+    chosen = None if objective is None else objectives(task, profile)[objective]
+    plain = with_objective(_with_mlr(normalise(task), profile), chosen)
+    if agent in (None, "rainbow"):
+        return plain
+    preset = [*AGENTS[agent], f"preset={agent}"]
+    return with_overrides(plain, [*preset, *_in_a_tenth(preset)] if profile == "lite" else preset)
+
+
+@cache
+def _with_mlr(task: str, profile: Profile) -> Recipe:
     full = Recipe(
         name=f"atari/{task}",
         profile="paper",
@@ -102,15 +112,7 @@ def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
         evaluation=Evaluation(every=40_000, episodes=100, epsilon=0.001, side_by_side=100),
         checkpoint_every=20_000,
     )
-    if profile == "lite":
-        full = with_overrides(full, LITE)
-    if method == "mlr":
-        return full
-    plain = without_objective(full)
-    if method == "baseline":
-        return plain
-    preset = [*PRESETS[method], f"preset={method}"]
-    return with_overrides(plain, [*preset, *_in_a_tenth(preset)] if profile == "lite" else preset)
+    return with_overrides(full, LITE) if profile == "lite" else full
 
 
 def _in_a_tenth(preset: list[str]) -> list[str]:

@@ -9,7 +9,8 @@ from functools import cache
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.objectives.mlr import MLRConfig
-from maskrl.recipes.schema import Budget, Method, Profile, Recipe, with_overrides, without_objective
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import AnyObjective, Budget, Profile, Recipe, with_objective
 
 # Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
 PAPER_TASKS: dict[str, tuple[str, ...]] = {
@@ -65,9 +66,27 @@ OTHER_TASKS = (
 )
 
 
+# Named values of the agent, by what differs from the paper's SAC.
+AGENTS: dict[str, tuple[str, ...]] = {"sac": ()}
+
+
+def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
+    """The objectives by name, as they are for this task."""
+    mlr = _with_mlr(task, profile).objective
+    assert mlr is not None
+    return {"mlr": mlr}
+
+
 @cache  # a sweep asks for the same ones over and over
-def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
-    """A task of the suite as the paper ran it, or scaled to a laptop; with its objective, or as the Baseline."""
+def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
+    """A task of the suite as the paper ran it, or scaled to a laptop; with one of the objectives, or as the agent alone."""
+    chosen = None if objective is None else objectives(task, profile)[objective]
+    plain = with_objective(_with_mlr(task, profile), chosen)
+    return plain if agent in (None, "sac") else with_overrides(plain, [*AGENTS[agent], f"preset={agent}"])
+
+
+@cache
+def _with_mlr(task: str, profile: Profile) -> Recipe:
     base = Recipe(
         name=f"dmcontrol/{task}",
         profile="paper",
@@ -80,4 +99,4 @@ def recipe(task: str, profile: Profile, method: Method = "mlr") -> Recipe:
     if profile == "lite":
         assert full.objective is not None
         full = with_overrides(full, [line.format(k=full.objective.mask.cube[0]) for line in LITE])
-    return full if method == "mlr" else without_objective(full)
+    return full

@@ -143,6 +143,11 @@ def published(task: str, at: int, method: str, *, table: str | None = None) -> P
     return next((score for score in found if score is not None), None)
 
 
+def unit_of(task: str) -> str:
+    """In which unit the tables count: decisions on Atari-100k, frames elsewhere."""
+    return "decisions" if task.startswith("atari/") else "frames"
+
+
 def players(task: str) -> Players | None:
     """The random and the human player of a game of Atari-100k; None for another task."""
     random, human = published(task, 100_000, "Random"), published(task, 100_000, "Human")

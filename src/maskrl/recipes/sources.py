@@ -2,9 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from maskrl.agents.rainbow import RainbowConfig
 from maskrl.recipes import atari, dmcontrol, toy
-from maskrl.recipes.schema import Method, Recipe, as_override, leaves
+from maskrl.recipes.schema import Recipe, as_override, leaves
 
 
 class Source(NamedTuple):
@@ -80,6 +79,7 @@ SOURCES: dict[str, Source] = {
     "objective.kind": Source("paper, section 3: MLR"),
     "objective.weight": TABLE,
     "objective.every": Source("paper, Algorithm 1"),
+    "objective.when": Source("released code: after the critic on DMControl, in one loss with it on Atari"),
     "objective.clip_length": Source(
         "paper, Table 12", "released configuration: 7; paper and released command line: 16"
     ),
@@ -116,7 +116,7 @@ SOURCES: dict[str, Source] = {
     ),
     "objective.init": CODE,
     "objective.count_past_end": Source("ours: no clip passes the end of an episode on DMControl"),
-    "preset": Source("the method's name, if it is a relative of Rainbow"),
+    "preset": Source("the name of the agent's values, where they are not the suite's own"),
     "encoder_from": Source(
         "paper, appendix (Table 9): its MLR-Pretraining alone begins with an encoder that has learned"
     ),
@@ -230,14 +230,16 @@ BY_TASK = (
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
     suite, task = recipe.name.split("/")
-    plain: Method = recipe.preset or "baseline"
-    method: Method = plain if recipe.objective is None or recipe.preset else "mlr"
-    is_toy, on_atari = suite == "toy", isinstance(recipe.agent, RainbowConfig)
+    objective = None if recipe.objective is None else recipe.objective.kind
+    pair = (recipe.preset, objective)
+    # The toys are explained beside a task of the paper that their agent is for.
+    like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
+    is_toy, on_atari = suite == "toy", like.startswith("atari/")
     sources = {**SOURCES, **ATARI_SOURCES} if on_atari else SOURCES
-    of_suite = atari.recipe if on_atari else dmcontrol.recipe
-    paper = leaves(of_suite({"reach": "finger-spin", "catch": "alien"}[task] if is_toy else task, "paper", method))
-    usual = leaves(toy.recipe(task, method) if is_toy else of_suite(task, recipe.profile, method))
-    preset = {line.partition("=")[0] for line in atari.PRESETS[recipe.preset]} if recipe.preset else set()
+    of_suite = atari if on_atari else dmcontrol
+    paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
+    usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
+    preset = {line.partition("=")[0] for line in of_suite.AGENTS[recipe.preset]} if recipe.preset else set()
 
     def explanation(path: str, value: Any) -> Explanation:
         source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))

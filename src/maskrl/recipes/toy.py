@@ -4,17 +4,34 @@ from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.toy import ToyArcade, ToyControl
 from maskrl.nn.augment import AugmentConfig
-from maskrl.objectives.base import AuxiliaryConfig
-from maskrl.objectives.mlr import MaskConfig, MLRConfig
-from maskrl.recipes.schema import Budget, Evaluation, Method, Recipe, without_objective
+from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.step import AuxiliaryConfig
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
 
 TASKS = ("reach", "catch")
 
 
-def recipe(task: str, method: Method = "mlr") -> Recipe:
-    """A toy task: reach for SAC, catch for Rainbow. There is but one profile, and the paper has no such task."""
-    full = {"reach": _reach, "catch": _catch}[task]()
-    return full if method == "mlr" else without_objective(full)
+AGENTS: dict[str, tuple[str, ...]] = {"sac": (), "rainbow": ()}
+
+
+def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
+    """The objectives by name."""
+    mlr = _with_mlr(task).objective
+    assert mlr is not None
+    return {"mlr": mlr}
+
+
+def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
+    """A toy task: reach for SAC, catch for Rainbow. It is always the lite profile: the paper has no such task."""
+    full = _with_mlr(task)
+    if agent not in (None, full.agent.kind):
+        raise ValueError(f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} cannot act there.")
+    return with_objective(full, None if objective is None else objectives(task)[objective])
+
+
+def _with_mlr(task: str) -> Recipe:
+    return {"reach": _reach, "catch": _catch}[task]()
 
 
 def _reach() -> Recipe:

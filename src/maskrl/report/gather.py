@@ -112,8 +112,9 @@ def _last_clock(folder: Path) -> dict[str, Any]:
 
 def _life(run: Run) -> Life:
     """The status; of a run that says it is running, whether the process that trains it is still there."""
-    if run.status != "running":
-        return "not begun" if run.status == "new" else run.status
+    named: dict[str, Life] = {"new": "not begun", "stopped": "interrupted", "done": "done", "failed": "failed"}
+    if run.status in named:
+        return named[run.status]
     try:
         owner = (run.path / "lock").read_text(errors="replace")[:200].split()
     except OSError:

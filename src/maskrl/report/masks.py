@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.envs import Atari
 from maskrl.envs.base import episode_seed, require_extra
 from maskrl.nn.augment import Augment
-from maskrl.nn.masking import CubeMasker
-from maskrl.objectives.mlr import MaskConfig, MLRConfig
+from maskrl.nn.masking import CubeMasker, MaskConfig
+from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import NothingToDrawError, Replay
+from maskrl.runs.build import build_agent, replay_size
 from maskrl.runs.directory import Run, RunError, write_whole
 from maskrl.runs.evaluate import Env
-from maskrl.runs.loop import EVALUATION_SEED, build_agent, replay_size
+from maskrl.runs.loop import EVALUATION_SEED
 
 STRATEGIES: tuple[Literal["cube", "spatial", "temporal"], ...] = ("cube", "spatial", "temporal")
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -71,7 +71,7 @@ def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int
     try:
         agent = _agent_of(run, env, state)
         seed = recipe.seed + EVALUATION_SEED
-        obs = _film(env, seed, _length(recipe), start, lambda obs: agent.act(obs[None], explore=False)[0])
+        obs = _film(env, seed, _length(recipe), start, lambda obs: agent.policy().act(obs[None])[0])
         features = _feature_maps(recipe, obs, agent) if _masks_features(recipe) else None
     finally:
         env.close()
@@ -116,7 +116,7 @@ def _open_replay(run: Run, env: Env, state: Mapping[str, Any]) -> Replay:
         **replay_size(recipe, Spaces.of(env)),
         seed=recipe.seed,
         directory=folder if stored else None,
-        pad="zero" if isinstance(recipe.env, Atari) else "repeat",
+        pad=recipe.env.pad,
     )
     content = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in state["replay"].items()}
     replay.load_state_dict(content)

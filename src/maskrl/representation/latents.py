@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.agents.base import Action, Agent, Spaces
+from maskrl.clock import Clock
 from maskrl.envs.base import episode_seed, state_of
 from maskrl.nn.clip import Clip
-from maskrl.nn.decoder import LatentDecoder, NarrowDecoder
 from maskrl.nn.encoders import Encoder
-from maskrl.nn.masking import Masker
-from maskrl.objectives.mlr import MLR, MaskConfig
+from maskrl.nn.masking import MaskConfig, Masker
+from maskrl.objectives.base import Objective
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 
@@ -55,13 +55,12 @@ def latents(
     clips: Iterable[Clip],
     *,
     centre: nn.Module | None = None,
-    decoder: LatentDecoder | NarrowDecoder | None = None,
-    masked_scale: float = 1.0,
+    objective: Objective[Any] | None = None,
     seed: int = 0,
 ) -> Latents:
     """Hide parts of every clip, as training does, but see its centre and not a random crop, and without a gain.
 
-    A clip here is a batch of them: it gets a mask of its own. `masked_scale` is the objective's, for its decoder alone.
+    A clip here is a batch of them: it gets a mask of its own. What the objective predicts is made of masked pixels at its scale.
     """
     device = next((parameter.device for parameter in encoder.parameters()), torch.device("cpu"))
     pieces, decoded, ranges = (
@@ -77,11 +76,13 @@ def latents(
             masked, _ = _encode(encoder, hidden, centre, device)
             pieces.append((original.flatten(0, 1), masked.flatten(0, 1)))
             ranges.append((low, high))
-            if decoder is not None:
-                seen = masked if masked_scale == 1 else _encode(encoder, hidden, centre, device, masked_scale)[0]
+            if objective is not None:
+                scale = objective.masked_scale
+                seen = masked if scale == 1 else _encode(encoder, hidden, centre, device, scale)[0]
                 actions, valid = clip.actions.to(device), clip.valid.to(device)
-                both = (decoder(states.to(device), actions, valid).cpu().flatten(0, 1) for states in (original, seen))
-                decoded.append((next(both), next(both)))
+                both = [objective.decode(states.to(device), actions, valid) for states in (original, seen)]
+                if both[0] is not None and both[1] is not None:
+                    decoded.append((both[0].cpu().flatten(0, 1), both[1].cpu().flatten(0, 1)))
     low, high = (torch.stack(values) for values in zip(*ranges, strict=True))
     return Latents(*_joined(pieces), _joined(decoded) if decoded else None, low.amin(dim=0), high.amax(dim=0))
 
@@ -118,12 +119,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 # ── What there is to say of them ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def cosine_probe(encoder: Encoder, masker: Masker, clips: Iterable[Clip], **options: Any) -> float:
-    """The paper's number: the mean cosine between f(masked observation) and f(observation). Options as for `latents`."""
-    seen = latents(encoder, masker, clips, **options)
-    return mean_cosine(seen.masked, seen.original)
 
 
 def mean_cosine(a: Tensor, b: Tensor, *, centred: bool = False) -> float:
@@ -166,11 +161,12 @@ def masking(recipe: Recipe) -> tuple[MaskConfig, int]:
     difference to an encoder, which sees one observation at a time.
     """
     objective, size = recipe.objective, recipe.env.size
-    if objective is not None and objective.corrupt == "pixels":
-        return objective.mask, objective.clip_length
+    length = (0 if objective is None else objective.needs.clip_length) or 16
+    if objective is not None and objective.masks is not None:
+        return objective.masks, length
     patch = min((side for side in range(1, size // 2 + 1) if size % side == 0), key=lambda side: abs(side - 10))
     mask = MaskConfig(strategy="spatial", cube=(1, patch, patch), rounding="ceil")
-    return mask, 16 if objective is None else objective.clip_length
+    return mask, length
 
 
 def glance(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | None:
@@ -186,11 +182,9 @@ def glance(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | N
 
 
 def agent_latents(agent: Agent, masker: Masker, clips: Iterable[Clip], *, seed: int) -> Latents:
-    """As the agent sees, and with its decoder if it has one."""
-    decoder, scale = None, 1.0
-    if isinstance(agent.objective, MLR):
-        decoder, scale = agent.objective.decoder, agent.objective.masked_scale
-    return latents(agent.encoder, masker, clips, centre=agent.centre, decoder=decoder, masked_scale=scale, seed=seed)
+    """As the agent sees, and as its objective predicts if it does."""
+    centre = agent.policy().centre
+    return latents(agent.encoder, masker, clips, centre=centre, objective=agent.objective, seed=seed)
 
 
 def summary(seen: Latents) -> dict[str, float]:
@@ -221,7 +215,14 @@ class Lived(NamedTuple):
 
 @torch.no_grad()
 def live(
-    agent: Agent, env: gym.Env[Any, Any], encoders: Sequence[Encoder], *, decisions: int, longest: int, seed: int
+    agent: Agent,
+    env: gym.Env[Any, Any],
+    encoders: Sequence[Encoder],
+    *,
+    decisions: int,
+    longest: int,
+    seed: int,
+    clock: Clock,
 ) -> Lived | None:
     """Play episodes, `longest` decisions of each at most, until there are so many: the agent explores in one, the next is random.
 
@@ -242,13 +243,13 @@ def live(
             shown.append(torch.from_numpy(np.array(obs)))
             action: Action = spaces.random_action(generator)
             if number % 2 == 0:
-                action = agent.act(obs[None], explore=True)[0]
+                action = agent.act(obs[None], explore=True, clock=clock)[0]
             obs, _, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
         numbers += [number] * len(shown)
         for encoder, made in zip(encoders, seen, strict=True):
             device = next(encoder.parameters()).device
-            made.append(_encode(encoder, torch.stack(shown)[:, None], agent.centre, device)[0].flatten(0, 1))
+            made.append(_encode(encoder, torch.stack(shown)[:, None], agent.policy().centre, device)[0].flatten(0, 1))
     return Lived([torch.cat(made) for made in seen], torch.tensor(states).double(), names, torch.tensor(numbers))
 
 

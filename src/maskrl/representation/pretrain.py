@@ -19,23 +19,16 @@ import torch
 from numpy.typing import NDArray
 
 from maskrl.agents.base import Agent, Metrics
-from maskrl.agents.rainbow import Rainbow
-from maskrl.agents.sac import SAC
-from maskrl.recipes.schema import Budget, Recipe, ReplayConfig, as_json, digest, with_objective_of
+from maskrl.clock import Clock
+from maskrl.recipes.schema import Budget, Recipe, ReplayConfig, as_json, digest, with_objective
 from maskrl.replay.buffer import Replay
 from maskrl.representation.latents import glance
 from maskrl.runs import encoder_file
+from maskrl.runs.build import build_agent, build_replay, configure_process
 from maskrl.runs.checkpoint import checkpoints
-from maskrl.runs.directory import Clock, Run, RunError
-from maskrl.runs.loop import (
-    Stopped,
-    as_arrays,
-    build_agent,
-    build_replay,
-    configure_process,
-    is_logged,
-    stopping,
-)
+from maskrl.runs.directory import Run, RunError
+from maskrl.runs.signals import Stopped, stopping
+from maskrl.runs.state import as_arrays, is_logged
 from maskrl.runs.world import Tell, World
 
 COLLECTING_SEED = 3_000_000  # added to the run's seed, so that no episode starts as one of its training did
@@ -58,6 +51,12 @@ class Plan:
     recipe: Recipe  # of the agent whose encoder learns; its budget and replay are those of what is collected
     transitions: int  # decisions
     updates: int  # of the objective
+    run_decisions: int  # of the agent that collects, when it was trained
+
+    @property
+    def collected_at(self) -> Clock:
+        """The end of the run that collects, whose budget its recipe has no more."""
+        return Clock(0, self.run_decisions, 0, 0.0)
 
     def as_json(self) -> str:
         return json.dumps({**vars(self), "recipe": json.loads(as_json(self.recipe))}, indent=2)
@@ -70,20 +69,20 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
         raise RunError(
             f"{run.path} has no checkpoint yet. Continue it with the `maskrl train` command that started it."
         )
-    recipe = run.recipe if run.recipe.objective is not None else with_objective_of(run.recipe, origin)
+    recipe = run.recipe if run.recipe.objective is not None else with_objective(run.recipe, origin.objective)
     assert recipe.objective is not None
-    decisions, agent = recipe.frames // recipe.env.action_repeat, recipe.agent
-    learning = max(1, decisions - agent.warmup_decisions) * agent.updates_per_decision
+    decisions = recipe.frames // recipe.env.action_repeat
+    learning = max(1, recipe.agent.updates_by(decisions))
     transitions = transitions or decisions
-    if transitions < 2 * recipe.objective.clip_length:
+    length = recipe.objective.needs.clip_length
+    if transitions < 2 * length:
         raise RunError(
-            f"{transitions} transitions are too few for clips of {recipe.objective.clip_length}: take at least "
-            f"{2 * recipe.objective.clip_length}, better thousands."
+            f"{transitions} transitions are too few for clips of {length}: take at least {2 * length}, better thousands."
         )
     room = transitions + transitions // 25 + 1  # for the last frames of episodes of 25 decisions or more
     recipe = replace(recipe, encoder_from=None, budget=Budget(decisions=room), replay=ReplayConfig(capacity=room))
     every = recipe.objective.every if recipe.objective is not None else 1
-    return Plan(digest(run.recipe), saved[0].digest, recipe, transitions, updates or -(-learning // every))
+    return Plan(digest(run.recipe), saved[0].digest, recipe, transitions, updates or -(-learning // every), decisions)
 
 
 def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Path:
@@ -138,7 +137,6 @@ def _pretrain(run: Run, directory: Run, plan: Plan, watch: Watcher, tell: Tell) 
         replay.load_state_dict(as_arrays(state["replay"]))
         collected, updates, earlier = state["collected"], state["updates"], state["seconds"]
         obs = world.load_state_dict(state["world"])
-        _set_explored(collector, state["explored"])
         torch.set_rng_state(state["torch"])
 
     def clock() -> Clock:
@@ -150,7 +148,7 @@ def _pretrain(run: Run, directory: Run, plan: Plan, watch: Watcher, tell: Tell) 
             {
                 **{"agent": agent.state_dict(), "replay": replay.state_dict(), "world": world.state_dict()},
                 **{"collected": collected, "updates": updates, "seconds": clock().seconds},
-                **{"explored": getattr(collector, "explored", 0), "torch": torch.get_rng_state()},
+                "torch": torch.get_rng_state(),
             }
         )
 
@@ -170,7 +168,7 @@ def _pretrain(run: Run, directory: Run, plan: Plan, watch: Watcher, tell: Tell) 
                 save()
                 saved = time.monotonic()
             if stop:
-                raise Stopped(stop[0])
+                raise Stopped(stop.signal_number)
     world.close()
     return agent, replay
 
@@ -196,24 +194,26 @@ def _steps(
 ) -> Iterator[tuple[int, int, Metrics]]:
     """What is left of both stages: after each decision and each update, how many there were of both, and its metrics."""
     for number, _ in enumerate(
-        collect(collector, world, replay, plan.transitions - collected, obs), start=collected + 1
+        collect(collector, plan.collected_at, world, replay, plan.transitions - collected, obs), start=collected + 1
     ):
         yield number, 0, {}
     for number in range(updates + 1, plan.updates + 1):
-        yield plan.transitions, number, update_objective(agent, replay)
+        yield plan.transitions, number, agent.update_objective(replay)
 
 
 def collect(
-    agent: Agent, world: World, replay: Replay, decisions: int, obs: NDArray[np.uint8] | None = None
+    agent: Agent, clock: Clock, world: World, replay: Replay, decisions: int, obs: NDArray[np.uint8] | None = None
 ) -> Iterator[None]:
-    """Let the agent explore for so many decisions and store them; `obs` continues an open episode. Yields after each."""
+    """Store `decisions` decisions of an agent that explores as at this time of its training. Yields after each.
+
+    `obs` continues an open episode.
+    """
     while decisions > 0:
         if obs is None:
             obs = world.begin()
             replay.begin_episode(obs)
-        if isinstance(agent, Rainbow):
-            agent.head.resample()  # in training, every update does
-        action = agent.act(obs[None], explore=True)[0]
+        agent.renew_noise()  # in training, every update does
+        action = agent.act(obs[None], explore=True, clock=clock)[0]
         step = world.step(action)
         if step is None:  # the episode was lost
             obs = None
@@ -223,25 +223,3 @@ def collect(
         )
         obs, decisions = step.obs if world.running else None, decisions - 1
         yield
-
-
-def update_objective(agent: Agent, replay: Replay) -> Metrics:
-    """One update of the objective alone, by the agent's own optimiser and with as many clips as in its own updates."""
-    match agent:
-        case SAC(auxiliary=auxiliary) if auxiliary is not None:
-            length = auxiliary.objective.clip_length
-            draw = replay.draw(agent.config.auxiliary.clips, span=length)
-            return auxiliary(replay.clips(draw, length=length).to(agent.device))
-        case Rainbow(objective=objective, config=config) if objective is not None:
-            length = objective.clip_length
-            draw = replay.draw(config.clips or config.batch_size, span=length, whole=False)
-            clip = replay.clips(draw, length=length).to(agent.device)
-            agent.optimizer.zero_grad()
-            metrics = objective.add_gradient(objective.views(clip), micro_batch=config.micro_batch)
-            return metrics | agent.step(objective)
-    raise TypeError(f"{type(agent).__name__} has no objective to learn from alone.")
-
-
-def _set_explored(agent: Agent, explored: int) -> None:
-    if isinstance(agent, Rainbow):
-        agent.explored = explored

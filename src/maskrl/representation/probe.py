@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
 from maskrl.agents.base import Agent
+from maskrl.clock import Clock
 from maskrl.nn.clip import Clip
-from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.base import ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay
 from maskrl.representation.latents import (
@@ -23,8 +24,9 @@ from maskrl.representation.latents import (
     summary,
     varying,
 )
+from maskrl.runs.build import build_agent, build_replay
 from maskrl.runs.directory import Run, RunError
-from maskrl.runs.loop import as_arrays, build_agent, build_replay
+from maskrl.runs.state import as_arrays
 
 OBSERVATIONS = 10_000  # at least, if there are as many
 CLIPS_PER_MASK = 128  # the paper's batch
@@ -34,7 +36,9 @@ PROBE_SEED = 2_000_000  # added to the run's seed, so that no episode starts as 
 Tell = Callable[[str], None]
 
 
-def probe(run: Run, *, like: MLRConfig | None = None, clips: int | None = None, tell: Tell = print) -> dict[str, Any]:
+def probe(
+    run: Run, *, like: ObjectiveConfig | None = None, clips: int | None = None, tell: Tell = print
+) -> dict[str, Any]:
     """Probe a run and write `probe.json` into its directory. The same run gives the same numbers.
 
     `like` is the objective whose masks are drawn for a run that has none of its own.
@@ -45,7 +49,10 @@ def probe(run: Run, *, like: MLRConfig | None = None, clips: int | None = None, 
             f"{run.path} has no checkpoint yet. Continue it with the `maskrl train` command that started it."
         )
     recipe = run.recipe
-    mask, length = (like.mask, like.clip_length) if recipe.objective is None and like is not None else masking(recipe)
+    alike = recipe if recipe.objective is not None or like is None else replace(recipe, objective=like)
+    mask, length = masking(alike)
+    decisions = state["position"]["decisions"]
+    clock = Clock(decisions * recipe.env.action_repeat, decisions, state["agent"]["updates"], 0.0)
     env = recipe.env.make(seed=recipe.seed, training=False)
     try:
         with seeded(recipe.seed + PROBE_SEED):
@@ -59,13 +66,13 @@ def probe(run: Run, *, like: MLRConfig | None = None, clips: int | None = None, 
                     f"{run.path} has no {length} decisions in a row yet, which a clip needs. Train it longer."
                 )
             seen = agent_latents(agent, mask.build(), _clips(replay, draw, length), seed=recipe.seed)
-            linear, why = _linear(recipe, agent, env)
+            linear, why = _linear(recipe, agent, env, clock)
     finally:
         env.close()
     if clips is None and len(draw) < wanted:
         tell(f"The replay has room for {len(draw) * length:,} observations in clips, fewer than {OBSERVATIONS:,}.")
     found = {
-        "frames": state["position"]["decisions"] * recipe.env.action_repeat,
+        "frames": clock.frames,
         "observations": len(draw) * length,
         "clips": len(draw),
         "clip_length": length,
@@ -99,11 +106,13 @@ def _clips(replay: Replay, draw: Draw, length: int) -> Iterator[Clip]:
         yield replay.clips(Draw(draw.starts[part], draw.weights[part]), length=length)
 
 
-def _linear(recipe: Recipe, agent: Agent, env: gym.Env[Any, Any]) -> tuple[dict[str, Any] | None, str | None]:
+def _linear(
+    recipe: Recipe, agent: Agent, env: gym.Env[Any, Any], clock: Clock
+) -> tuple[dict[str, Any] | None, str | None]:
     """The linear probe of the agent's encoder and of one that has learned nothing; or why there is none."""
     seed = recipe.seed + PROBE_SEED
     fresh = build_agent(recipe, env).encoder
-    lived = live(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed)
+    lived = live(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed, clock=clock)
     if lived is None:
         return None, "the environment does not tell its state: it has no method state() -> dict[str, float]"
     chosen = varying(lived.states, lived.episodes)

@@ -3,7 +3,7 @@
 recipe.json        what was run
 versions.json      with what: Python, torch, simulator, renderer, processor
 metrics.jsonl      one line per event, each with its clock: frames, decisions, updates, seconds
-status.json        running, done or failed, and why
+status.json        running, stopped, done or failed, and why
 checkpoints/       the newest state and the one before, tensors and plain values only
 replay/            the frames, memory-mapped
 lock               held by the process that trains the run
@@ -17,17 +17,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 import torch
 
-from maskrl.envs.dmcontrol import DMControl
-from maskrl.envs.gl import choose_gl
+from maskrl.clock import Clock
 from maskrl.runs import checkpoint
-from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text, from_json
+from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
+from maskrl.recipes.overrides import from_json
 
 try:
     import fcntl
@@ -37,7 +37,7 @@ except ImportError:  # Windows, where a run is not locked
 # random: what uniformly random actions earn. probe: what the encoder sees, see representation.py. The last three are of the
 # process and not of the run: where its time went, what a checkpoint cost, and what went otherwise than planned.
 Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "checkpoint", "note"]
-Status = Literal["new", "running", "done", "failed"]
+Status = Literal["new", "running", "stopped", "done", "failed"]
 
 BEGINNING = ("versions.json", "recipe.json")  # a run that was killed between the two is a new one
 _ASIDE = re.compile(r"(\.\d+)?\.new$")  # of a file that is being written: see `write_whole`
@@ -45,16 +45,6 @@ _ASIDE = re.compile(r"(\.\d+)?\.new$")  # of a file that is being written: see `
 
 class RunError(Exception):
     """Something about a run directory that its user can put right; the message says how."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Where a run is. A decision is one action of the agent, a frame one tick of the simulator, an update one round of learning."""
-
-    frames: int
-    decisions: int
-    updates: int
-    seconds: float  # of training, over all sittings
 
 
 class Run:
@@ -337,12 +327,6 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             return None
 
-    def renderer() -> str | None:
-        try:
-            return " ".join(choose_gl()) if isinstance(recipe.env, DMControl) else None
-        except RuntimeError:  # nothing draws here, which is for the environment to say
-            return None
-
     packages = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")
     return {
         "python": platform.python_version(),
@@ -350,7 +334,7 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "renderer": renderer(),
+        "renderer": recipe.env.renderer(),
     }
 
 

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Agent, Spaces
+from maskrl.agents.base import Spaces
 from maskrl.envs.base import episode_seed
 
 
@@ -36,7 +36,7 @@ Counter = Callable[[int], None]  # is told at every decision how many episodes h
 
 
 def evaluate(
-    agent: Agent,
+    policy: Policy,
     envs: Sequence[Env],
     *,
     episodes: int,
@@ -45,12 +45,12 @@ def evaluate(
     watcher: Watcher | None = None,
     counter: Counter | None = None,
 ) -> EpisodeReturns:
-    """The agent's best actions, and random ones with probability `epsilon`, in all environments side by side.
+    """Actions of the policy, and random ones with probability `epsilon`, in all environments side by side.
 
     Episode i is reset with the seed of (seed, i), so all who are evaluated see the same starts. `watcher` gets rendered images
     of the first environment.
     """
-    return _play(lambda obs: agent.act(obs, explore=False), envs, episodes, seed, epsilon, watcher, counter)
+    return _play(policy, envs, episodes, seed, epsilon, watcher, counter)
 
 
 def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Counter | None = None) -> EpisodeReturns:

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from maskrl import recipes
 from maskrl.analysis.power import cheapest_seeds, power, seeds_for
@@ -20,7 +20,7 @@ from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_u
 from maskrl.doctor import cores_allowed
 from maskrl.envs import AnyEnv, Atari
 from maskrl.recipes.published import published, training_hours
-from maskrl.recipes.schema import Method, Recipe
+from maskrl.recipes.schema import Recipe
 from maskrl.studies.sweep import Job
 
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
@@ -216,7 +216,7 @@ def _caveats(lines: Sequence[Line]) -> list[str]:
 
 def departures(recipe: Recipe) -> list[str]:
     """What sets a run apart from those that the paper has scores of, as overrides; its profile aside."""
-    named = protocol_of(recipes.find(recipe.name, recipe.profile, cast(Method, recipe.method)))
+    named = protocol_of(recipes.find(recipe.name, recipe.profile, recipe.method))
     changes = [line.partition(": ") for line in protocol_difference(named, protocol_of(recipe))]
     words = [f"{path}={values.partition(' -> ')[2]}" for path, _, values in changes if not path.startswith("budget.")]
     at, unit = papers_time(recipe)

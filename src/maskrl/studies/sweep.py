@@ -32,7 +32,7 @@ from maskrl.cost.forecast import free_memory, process_memory, size, takes_of
 from maskrl.cost.operations import blank_agent, spaces_of
 from maskrl.doctor import cores_allowed
 from maskrl.envs.base import require_extra
-from maskrl.recipes.schema import Method, Profile, Recipe, as_json
+from maskrl.recipes.schema import Profile, Recipe, as_json
 from maskrl.runs.directory import Run, is_locked, lock
 
 State = Literal["waiting", "running", "interrupted", "done", "failed"]
@@ -54,7 +54,7 @@ class Job:
     name: str  # of the recipe, dmcontrol/walker-walk
     overrides: tuple[str, ...]
     profile: Profile
-    method: Method
+    method: str
     recipe: Recipe  # what all of that comes to
     directory: str  # within the sweep's
 

@@ -1,0 +1,66 @@
+"""Objectives that compare every clip of a batch with every other one."""
+
+from typing import Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskrl.objectives.base import Loss, Objective, Views
+
+V = TypeVar("V", bound=Views)
+
+
+class Contrast(Objective[V], Generic[V]):
+    """A loss in two halves: `embed` treats every clip by itself, `compare` couples them.
+
+    The batch is never split: four contrasts over 128 are not one over 512. Memory is saved by gradient caching (Gao et al., 2021)
+    instead, which is exact: embed all pieces without a graph, take the gradient of the comparison at the embeddings, and send it
+    through the pieces one after the other. It costs one more forward pass of the encoder.
+    """
+
+    separable = False
+
+    def embed(self, views: V) -> tuple[Tensor, ...]:
+        """Tensors (B, …), row b made of clip b alone; deterministic."""
+        raise NotImplementedError
+
+    def compare(self, *embeddings: Tensor) -> Loss:
+        raise NotImplementedError
+
+    def loss(self, views: V) -> Loss:
+        return self.compare(*self.embed(views))
+
+    @property
+    def splits(self) -> bool:
+        return True  # by caching
+
+    def add_gradient(self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None) -> Loss:
+        size = max(1, (micro_batch or len(views)) // max(1, self.needs.clip_length))
+        pieces = list(views.split(size)) if size < len(views) else [views]
+        with torch.set_grad_enabled(len(pieces) == 1):
+            embedded = [self.embed(piece) for piece in pieces]
+        whole = [torch.cat(parts) for parts in zip(*embedded, strict=True)]
+        leaves = whole if len(pieces) == 1 else [part.detach().requires_grad_() for part in whole]
+        loss = self.compare(*leaves)
+        per_clip = loss.per_clip if weights is None else weights * loss.per_clip
+        torch.autograd.backward(self.weight * per_clip.mean())
+        if len(pieces) > 1:
+            self._send_back(pieces, leaves, size)
+        return loss._replace(per_clip=loss.per_clip.detach())
+
+    def _send_back(self, pieces: list[V], leaves: list[Tensor], size: int) -> None:
+        """The gradients at the embeddings, through the pieces that these were made of."""
+        for number, piece in enumerate(pieces):
+            rows = slice(number * size, (number + 1) * size)
+            pairs = [
+                (part, leaf.grad[rows])
+                for part, leaf in zip(self.embed(piece), leaves, strict=True)
+                if leaf.grad is not None and part.requires_grad
+            ]
+            torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
+
+
+def info_nce(logits: Tensor) -> Tensor:
+    """(B, B) → (B,): cross-entropy of every row with its own column."""
+    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device), reduction="none")

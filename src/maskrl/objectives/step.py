@@ -1,0 +1,127 @@
+"""Optimise an objective by itself, beside an agent's own optimisers."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from maskrl.config import Config
+from maskrl.nn.clip import Clip
+from maskrl.objectives.base import Group, Material, Objective, PolicyBatch
+
+Schedule = Literal["unit_peak", "printed", "constant"]
+
+
+def unit_peak(update: int, warmup: int) -> float:
+    """The released code's factor: from 5e-4 linearly to 1 over the warm-up, then √(warmup / update)."""
+    return 5e-4 + (1 - 5e-4) * update / warmup if update < warmup else math.sqrt(warmup / update)
+
+
+def printed(update: int, warmup: int) -> float:
+    """The paper's printed formula, which peaks at 1/√warmup instead of 1: min(n^-½, n·warmup^-1.5) for n = 1, 2, …"""
+    return float(min((update + 1) ** -0.5, (update + 1) * warmup**-1.5))
+
+
+def constant(update: int, warmup: int) -> float:
+    return 1.0
+
+
+SCHEDULES: dict[Schedule, Callable[[int, int], float]] = {
+    "unit_peak": unit_peak,
+    "printed": printed,
+    "constant": constant,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxiliaryConfig(Config):
+    """How an objective is optimised by itself; the defaults are the released code's on DMControl."""
+
+    clips: int = 128  # B
+    learning_rate: float = 5e-4
+    schedule: Schedule = "unit_peak"
+    warmup_updates: int = 6000
+    max_grad_norm: float | None = 10.0  # None: gradients are not clipped
+    momentum_every: int = 2  # updates; the paper says 1, the released code does 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("clips", "learning_rate", "warmup_updates", "max_grad_norm", "momentum_every"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be positive.")
+
+
+def optimizer_groups(
+    parameters: Iterable[nn.Parameter], groups: Iterable[Group], learning_rate: float
+) -> list[dict[str, Any]]:
+    """Torch's parameter groups: the parameters in their order, those with equal options together."""
+    options = {
+        parameter: (group.learning_rate or learning_rate, group.weight_decay)
+        for group in groups
+        for parameter in group.parameters
+    }
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        alike.setdefault(options.get(parameter, (learning_rate, 0.0)), []).append(parameter)
+    return [{"params": members, "lr": rate, "weight_decay": decay} for (rate, decay), members in alike.items()]
+
+
+class AuxiliaryStep:
+    """Adam of its own, warm-up, clipping and momentum updates, as the paper does on DMControl.
+
+    The encoder is thus moved by two optimisers, the agent's and this one; a call clears the gradients of all it trains, the
+    encoder's included, and leaves its own behind.
+    """
+
+    def __init__(
+        self, objective: Objective[Any], config: AuxiliaryConfig | None = None, *, micro_batch: int | None = None
+    ) -> None:
+        """`micro_batch`: observations per piece; None: the whole batch at once."""
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch={micro_batch} must be at least 1 observation, or None for the whole batch.")
+        self.objective, self.config, self.micro_batch = objective, config or AuxiliaryConfig(), micro_batch
+        self.parameters = [*objective.host.parameters(), *objective.own_parameters()]
+        groups = optimizer_groups(self.parameters, objective.parameter_groups(), self.config.learning_rate)
+        self.optimizer = torch.optim.Adam(groups, lr=self.config.learning_rate, fused=True)
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.updates = 0
+
+    def __call__(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
+        """One update on one batch; returns what is worth watching."""
+        name, config = self.objective.name, self.config
+        views = self.objective.views(Material(clip, batch))
+        factor = SCHEDULES[config.schedule](self.updates, config.warmup_updates)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.zero_grad()
+        metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch).metrics
+        limit = math.inf if config.max_grad_norm is None else config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit)
+        if not norm.isfinite():
+            raise FloatingPointError(
+                f"The gradient of {name} has norm {norm.item()} at update {self.updates}; the weights were left as they were. "
+                "Lower learning_rate, and look for non-finite weights in the encoder."
+            )
+        self.optimizer.step()
+        if self.updates % config.momentum_every == 0:
+            self.objective.update_momentum()
+        self.updates += 1
+        used = torch.tensor(self.optimizer.param_groups[0]["lr"])
+        return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the host's own weights, which are the host's to save."""
+        return {
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.objective.load_state_dict(state["objective"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = state["updates"]

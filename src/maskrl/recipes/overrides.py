@@ -1,0 +1,246 @@
+"""Recipes from text: a recipe.json, or overrides of single values by their dotted paths."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import pydantic
+
+from maskrl.recipes.schema import AnyObjective, Recipe, as_override, tree_leaves, with_objective
+
+
+def from_json(text: str) -> Recipe:
+    """The recipe that `as_json` wrote. A ValueError names everything that is wrong with it, one per line."""
+    recipe, problems = _read(text)
+    if recipe is None:
+        raise ValueError("\n".join(problem.message for problem in problems))
+    return recipe
+
+
+# ── Overrides ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_overrides(
+    recipe: Recipe, overrides: Iterable[str], *, objectives: Mapping[str, AnyObjective] | None = None
+) -> Recipe:
+    """The recipe with some values replaced: "objective.mask.ratio=0.3", "agent.encoder.strides=2,2,1,1", "seed=2".
+
+    All are applied before any is checked, so their order matters only if a path is given twice: the last one counts.
+    `objective=none` (the Baseline) and `objective=NAME` change the whole objective, before anything else; `objectives` has the
+    named ones of the task.
+    """
+    typed = [_Override.parse(text) for text in overrides]
+    malformed = [
+        f"{override.text}: an override is path=value, such as seed=2." for override in typed if not override.path
+    ]
+    if malformed:
+        raise ValueError("\n".join(malformed))
+
+    swaps = [override for override in typed if override.path == ("objective",) and not override.value.startswith("{")]
+    named = dict(objectives or {})
+    if recipe.objective is not None:
+        named.setdefault(recipe.objective.kind, recipe.objective)
+    for swap in swaps:
+        recipe = _swap(recipe, swap, named)
+    tree, rest = asdict(recipe), [override for override in typed if override not in swaps]
+    for override in rest:
+        _set(tree, override, named)
+    changed, problems = _read(json.dumps(tree))
+    if changed is None:
+        raise ValueError("\n".join(_blame(problem, rest) for problem in problems))
+    return changed
+
+
+class _Override(NamedTuple):
+    text: str  # as typed
+    path: tuple[str, ...]  # empty: there was no path
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> "_Override":
+        path, equals, value = text.partition("=")
+        return cls(text, tuple(path.strip().split(".")) if equals and path.strip() else (), value.strip())
+
+
+def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]) -> Recipe:
+    if override.value.lower() in ("none", "null"):
+        return with_objective(recipe, None)
+    if override.value not in named:
+        choices = ", ".join(["none", *named])
+        raise ValueError(f"{override.text}: expected {choices}{_did_you_mean(override.value, named)}")
+    return with_objective(recipe, named[override.value])
+
+
+def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> None:
+    """Put the value in its place. A place that does not exist is made: whoever reads the tree will complain of it."""
+    *groups, name = override.path
+    node = tree
+    for depth, group in enumerate(groups, start=1):
+        node = node.setdefault(group, {})
+        if not isinstance(node, dict):
+            place, within = ".".join(groups[:depth]), ".".join(override.path[depth:])
+            advice = f" Add objective={' or objective='.join(named)}." if place == "objective" and named else ""
+            raise ValueError(f"{override.text}: {place} is {as_override(node)}, so there is no {within} in it.{advice}")
+    value = _parse(override.value, _locate(override.path, tree).type)
+    _merge(node, name, value)
+
+
+def _merge(node: dict[str, Any], name: str, value: Any) -> None:
+    """A JSON object changes what it names and leaves the rest of its group as it is."""
+    if isinstance(value, dict) and isinstance(node.get(name), dict):
+        for inner, inner_value in value.items():
+            _merge(node[name], inner, inner_value)
+    else:
+        node[name] = value
+
+
+def _parse(text: str, expected: Any) -> Any:
+    """JSON if it is, else a list with commas, none, true or false, a number, and at last a word; text where text is expected."""
+    if expected is str or (get_origin(expected) is Literal and text in get_args(expected)):
+        return text  # "none" is a word here, as in objective.projection=none
+    if expected == str | None and text.lower() != "none":
+        return text  # a path may have commas, or be a number
+    if get_origin(expected) is tuple and not text.startswith("["):
+        return [_scalar(item.strip()) for item in text.removesuffix(",").split(",")]
+    return (
+        [_scalar(item.strip()) for item in text.split(",")] if "," in text and text[:1] not in "[{" else _scalar(text)
+    )
+
+
+def _scalar(text: str) -> Any:
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        value = json.loads(text, parse_constant=str)  # NaN and Infinity stay words: no field takes them
+    except json.JSONDecodeError:
+        value = text
+    if isinstance(value, float) and value.is_integer() and "." not in text:
+        return int(value)  # 1e5 frames
+    if isinstance(value, str):
+        try:
+            return int(value)  # 100_000
+        except ValueError:
+            pass
+    return value
+
+
+def _blame(problem: "_Problem", overrides: Sequence[_Override]) -> str:
+    """The problem, after the overrides it may come from."""
+    path = problem.path
+    near = [o for o in overrides if o.path[: len(path)] == path or path[: len(o.path)] == o.path] or list(overrides)
+    named = [override for override in near if override.path[-1] in problem.message] or near
+    return f"{' '.join(override.text for override in named)}: {problem.message}"
+
+
+# ── The border: pydantic reads, and what it says is put into our words ────────────────────────────────────────────────
+
+
+_RECIPES = pydantic.TypeAdapter(Recipe)
+
+
+class _Problem(NamedTuple):
+    path: tuple[str, ...]
+    message: str
+
+
+def _read(text: str) -> tuple[Recipe, tuple[()]] | tuple[None, list[_Problem]]:
+    try:
+        # Strict JSON: a list becomes a tuple and 1 becomes 1.0, but "1" does not become 1.
+        return _RECIPES.validate_json(text, strict=True), ()
+    except pydantic.ValidationError as error:
+        details = error.errors(include_url=False)
+    if details[0]["type"] == "json_invalid":
+        return None, [_Problem((), f"This is not JSON: {details[0]['ctx']['error']}.")]
+    tree = json.loads(text)
+    return None, [_explain(detail, tree) for detail in details]
+
+
+def _explain(detail: Any, tree: Any) -> _Problem:
+    place = _locate(detail["loc"], tree)
+    path, name, seen = place.path, ".".join(place.path), place.value
+    if detail["type"] == "unexpected_keyword_argument":
+        group = _locate(path[:-1], tree)
+        names = _names(_group(group.type, group.value))
+        all_names = f"; {'.'.join(group.path) or 'a recipe'} has {', '.join(names)}."
+        elsewhere = [leaf for leaf, _ in tree_leaves("", tree) if leaf.endswith(f".{path[-1]}") and leaf != name]
+        if len(elsewhere) == 1:  # the right name in the wrong group
+            return _Problem(path, f"{name} is not a field; did you mean {elsewhere[0]}?")
+        return _Problem(path, f"{name} is not a field{_did_you_mean(path[-1], names, otherwise=all_names)}")
+    if detail["type"] == "value_error":
+        return _Problem(path, f"{name}: {detail['ctx']['error']}" if path else str(detail["ctx"]["error"]))
+    if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        kinds = [option.kind for option in get_args(place.type)]
+        path, name, seen = (*path, "kind"), f"{name}.kind", seen.get("kind")
+        expected, ending = _choices(kinds), _did_you_mean(str(seen), kinds)
+    else:
+        expected = _described(place.type)
+        ending = _did_you_mean(str(seen), get_args(place.type)) if get_origin(place.type) is Literal else "."
+    missing = detail["type"] in ("missing", "union_tag_not_found") and seen is None
+    return _Problem(
+        path, f"{name or 'A recipe'}: expected {expected}, got {'nothing' if missing else json.dumps(seen)}{ending}"
+    )
+
+
+class _Place(NamedTuple):
+    path: tuple[str, ...]
+    type: Any  # what belongs there; None if nothing does
+    value: Any  # what is there
+
+
+def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
+    """Follow pydantic's steps, or an override's, from the root: without the tags of unions and the places within a list."""
+    place = _Place((), Recipe, tree)
+    for step in steps:
+        group = _group(place.type, place.value)
+        if isinstance(step, int):
+            break
+        known = get_type_hints(group) if group else {}
+        value = place.value.get(step) if isinstance(place.value, dict) else None
+        if step in known or value is not None or not (group and place.value.get("kind") == step):
+            place = _Place((*place.path, step), known.get(step), value)
+    return place
+
+
+def _group(expected: Any, value: Any) -> Any:
+    """The dataclass that a value is to become, by its kind if there are several; None if it is no group."""
+    options = [option for option in _options(expected) if is_dataclass(option)]
+    kind = value.get("kind") if isinstance(value, dict) else None
+    same = [option for option in options if kind in get_args(get_type_hints(option).get("kind"))]
+    return next(iter(same or options), None)
+
+
+def _options(expected: Any) -> tuple[Any, ...]:
+    return get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
+
+
+def _described(expected: Any) -> str:
+    """A type in words."""
+    if len(_options(expected)) > 1:
+        return " or ".join(_described(option) for option in _options(expected))
+    if is_dataclass(expected):
+        return f"a group of {', '.join(_names(expected))}"
+    if get_origin(expected) is Literal:
+        return _choices([as_override(choice) for choice in get_args(expected)])
+    if get_origin(expected) is tuple:
+        items = get_args(expected)
+        return "whole numbers, such as 2,1,1" if items[-1] is ... else f"{len(items)} whole numbers, such as 8,10,10"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "none"}
+    return words.get(expected, str(expected))
+
+
+def _choices(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _names(group: Any) -> list[str]:
+    return [field.name for field in fields(group)]
+
+
+def _did_you_mean(name: str, names: Iterable[object], otherwise: str = ".") -> str:
+    """The end of a sentence."""
+    likely = difflib.get_close_matches(name, [str(other) for other in names], n=1)
+    return f"; did you mean {likely[0]}?" if likely else otherwise
