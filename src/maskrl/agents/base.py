@@ -89,7 +89,7 @@ class Agent(Protocol):
         """One update of the objective alone, by the optimiser and with the number of clips of a whole update."""
         ...
 
-    def policy(self) -> "Policy":
+    def policy(self) -> "PolicyNetwork":
         """The deterministic policy, which shares its weights with the agent."""
         ...
 
@@ -104,7 +104,7 @@ class Agent(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class Policy(nn.Module):
+class PolicyNetwork(nn.Module):
     """Raw observations (N, C, H, W) uint8 to actions, the same every time in evaluation mode.
 
     Evaluation, loading and export share it. `outputs` is what exploration adds to, `choose` picks the best action. Its parts have

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from maskrl.agents.base import (
     AgentConfig,
     Metrics,
-    Policy,
+    PolicyNetwork,
     ReplayNeeds,
     Spaces,
     Workload,
@@ -167,7 +167,7 @@ class FirstLayers(nn.ModuleList):
 # ── The agent ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class RainbowPolicy(Policy):
+class RainbowPolicy(PolicyNetwork):
     """The action with the highest expected return. In evaluation mode the head is its mean."""
 
     def __init__(self, encoder: Encoder, head: QHead, returns: Categorical | Scalar, crop: int | None) -> None:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskrl.agents.base import AgentConfig, Metrics, Policy, Spaces, Workload, require_finite, require_splittable
+from maskrl.agents.base import AgentConfig, Metrics, PolicyNetwork, Spaces, Workload, require_finite, require_splittable
 from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
@@ -65,7 +65,7 @@ def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     return (mean + noise * log_std.exp()).tanh()
 
 
-class SACPolicy(Policy):
+class SACPolicy(PolicyNetwork):
     """The squashed mean."""
 
     def __init__(self, encoder: Encoder, actor: Actor, crop: int | None) -> None:

@@ -30,13 +30,13 @@ class EpisodeReturns:
 
 
 Env = gym.Env[Any, Any]
-Policy = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
+Act = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
 Watcher = Callable[[NDArray[np.uint8]], None]
 Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
 
 
 def evaluate(
-    policy: Policy,
+    policy: Act,
     envs: Sequence[Env],
     *,
     episodes: int,
@@ -74,7 +74,7 @@ class _Episode:
 
 
 def _play(
-    policy: Policy,
+    policy: Act,
     envs: Sequence[Env],
     episodes: int,
     seed: int,
