@@ -1,7 +1,7 @@
 """Augmentation. Geometry works on uint8, on any number of channels; intensity is a gain applied when pixels become float.
 
 A geometric augmentation is any module (N, C, H, W) uint8 → (N, C, H', W') uint8 that treats every image on its own. Compose
-with `nn.Sequential`; `nn.Identity()` is none.
+with `nn.Sequential`; `nn.Identity()` is none. All draw from the generator that they were made with, or from torch's own.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,17 @@ from maskrl.config import Config
 class RandomCrop(nn.Module):
     """A `size` × `size` window at a place drawn for every image; all (H − size + 1)·(W − size + 1) are equally likely."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.size = _positive("size", size)
+        self.size, self.generator = _positive("size", size), generator
 
     def forward(self, images: Tensor) -> Tensor:
-        return _random_windows(_large_enough(images, self.size), self.size, self.size)
+        n, _, height, width = _large_enough(images, self.size).shape
+        top, left = (
+            torch.randint(side - self.size + 1, (n,), generator=self.generator, device=images.device)
+            for side in (height, width)
+        )
+        return _windows(images, top, left, self.size, self.size)
 
 
 class CenterCrop(nn.Module):
@@ -43,13 +48,13 @@ class RandomShift(nn.Module):
     `inplace`: the images may be overwritten, which spares a CPU's cache a copy of them.
     """
 
-    def __init__(self, pad: int = 4, *, inplace: bool = False) -> None:
+    def __init__(self, pad: int = 4, generator: torch.Generator | None = None, *, inplace: bool = False) -> None:
         super().__init__()
-        self.pad, self.inplace = _positive("pad", pad), inplace
+        self.pad, self.generator, self.inplace = _positive("pad", pad), generator, inplace
 
     def forward(self, images: Tensor) -> Tensor:
         n, _, height, width = images.shape
-        shifts = torch.randint(-self.pad, self.pad + 1, (2, n), device=images.device)
+        shifts = torch.randint(-self.pad, self.pad + 1, (2, n), generator=self.generator, device=images.device)
         if images.device.type == "cpu" and images.dtype == torch.uint8 and self.pad < min(height, width):
             images = images.contiguous()
             down, right = shifts.tolist()  # at once: where the cache is cold, every call into torch counts
@@ -61,18 +66,19 @@ class RandomShift(nn.Module):
 class Intensity(nn.Module):
     """A brightness gain 1 + scale · clamp(n, −2, 2), n ~ N(0, 1); with scale 0.05 it lies in [0.9, 1.1]. Scale 0 is none."""
 
-    def __init__(self, scale: float = 0.05) -> None:
+    def __init__(self, scale: float = 0.05, generator: torch.Generator | None = None) -> None:
         super().__init__()
         if not 0 <= scale < 0.5:
             raise ValueError(
                 f"intensity={scale} must be in [0, 0.5): from 0.5 on, the gain could reach 0. The paper uses 0.05."
             )
-        self.scale = scale
+        self.scale, self.generator = scale, generator
 
     def forward(self, shape: torch.Size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self.scale == 0:
             return torch.ones(shape, dtype=dtype, device=device)
-        return 1 + self.scale * torch.randn(shape, dtype=dtype, device=device).clamp_(-2, 2)
+        noise = torch.randn(shape, generator=self.generator, dtype=dtype, device=device)
+        return 1 + self.scale * noise.clamp_(-2, 2)
 
 
 @dataclass(frozen=True)
@@ -133,18 +139,11 @@ class AugmentConfig(Config):
         super().__post_init__()
         self.build()  # refuses impossible values now
 
-    def build(self, *, inplace: bool = False) -> Augment:
+    def build(self, generator: torch.Generator | None = None, *, inplace: bool = False) -> Augment:
         """`inplace`: what is augmented may be overwritten."""
-        crop = [] if self.crop is None else [RandomCrop(self.crop)]
-        shift = [] if self.shift is None else [RandomShift(self.shift, inplace=inplace)]
-        return Augment(nn.Sequential(*crop, *shift), Intensity(self.intensity))
-
-
-def _random_windows(images: Tensor, height: int, width: int) -> Tensor:
-    n, _, full_height, full_width = images.shape
-    top = torch.randint(full_height - height + 1, (n,), device=images.device)
-    left = torch.randint(full_width - width + 1, (n,), device=images.device)
-    return _windows(images, top, left, height, width)
+        crop = [] if self.crop is None else [RandomCrop(self.crop, generator)]
+        shift = [] if self.shift is None else [RandomShift(self.shift, generator, inplace=inplace)]
+        return Augment(nn.Sequential(*crop, *shift), Intensity(self.intensity, generator))
 
 
 def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:

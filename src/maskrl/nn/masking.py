@@ -15,7 +15,7 @@ from maskrl.config import Config
 class Masker(Protocol):
     """Anything that draws a `keep` for a clip and can paint over what is not kept."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible."""
         ...
 
@@ -67,15 +67,17 @@ class CubeMasker:
         """MLR-T: whole segments of `depth` steps. One cube fills a block, so the share is kept over the clip."""
         return cls((depth, None, None), balanced=False, **options)  # type: ignore[arg-type]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible; drawn by torch's generator of that device."""
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible; without a generator, torch's own draws."""
         if x.ndim != 5:
             raise ValueError(f"A masker takes clips of shape (B, K, C, H, W); got {tuple(x.shape)}.")
         clips, steps, _, height, width = x.shape
         grid = blocks, rows, columns = self.grid(steps, height, width)
         draws = clips if self.per_clip else 1
         shape = (draws, blocks, rows * columns) if self.balanced else (draws, blocks * rows * columns)
-        order = torch.rand(shape, device=x.device).argsort(dim=-1).argsort(dim=-1)  # a random rank for every cube
+        order = (
+            torch.rand(shape, generator=generator, device=x.device).argsort(dim=-1).argsort(dim=-1)
+        )  # a random rank for every cube
         keep = (order >= self._hidden_cubes(shape[-1])).flatten(1)
         return keep[:, _cube_of((steps, height, width), grid, x.device)].unsqueeze(2)
 

@@ -57,6 +57,7 @@ class Host:
     )
     obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only pixel reconstruction asks for it
     target_encoder: nn.Module | None = None  # as `encoder`, without a gradient
+    generator: torch.Generator | None = None  # draws all that `views` draws, on the update's device; None: torch's own
 
     def __post_init__(self) -> None:
         if self.latent_dim < 1 or self.action_dim < 1:

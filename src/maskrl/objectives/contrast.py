@@ -63,4 +63,6 @@ class Contrast(Objective[V], Generic[V]):
 
 def info_nce(logits: Tensor) -> Tensor:
     """(B, B) → (B,): cross-entropy of every row with its own column."""
+    if len(logits) < 2:
+        raise ValueError(f"A contrast compares at least 2 observations; got {len(logits)}. Raise the batch size.")
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device), reduction="none")

@@ -145,9 +145,10 @@ class MaskedPixels:
     """MLR: cubes of the frames are hidden before the augmentation, so a crop cuts the grid at a random phase."""
 
     masker: Masker
+    generator: torch.Generator | None = None
 
     def hide(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        keep = self.masker(obs)
+        keep = self.masker(obs, self.generator)
         return self.masker.hide(obs, keep), keep
 
     def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
@@ -160,9 +161,10 @@ class MaskedFeatures:
 
     masker: Masker
     feature_shape: tuple[int, int, int]  # (F, h, w)
+    generator: torch.Generator | None = None
 
     def hide(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return obs, self.masker(obs[:, :, :1, :1, :1].expand(-1, -1, *self.feature_shape))
+        return obs, self.masker(obs[:, :, :1, :1, :1].expand(-1, -1, *self.feature_shape), self.generator)
 
     def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
         assert isinstance(encoder, Encoder)  # MLRConfig.build has seen to it
@@ -379,7 +381,7 @@ class MLRConfig(ObjectiveConfig):
             host,
             clip_length=self.clip_length,
             corruption={"pixels": self._masked_pixels, "features": self._masked_features}[self.corrupt](host),
-            augment=self.augment.build(),
+            augment=self.augment.build(host.generator),
             decoder=decoder,
             target={"latents": self._latent_target, "pixels": self._pixel_target}[self.reconstruct](host, decoder),
             weight=self.weight,
@@ -395,7 +397,7 @@ class MLRConfig(ObjectiveConfig):
         return decoder if self.decoder_width is None else NarrowDecoder(host.latent_dim, decoder, width=width)
 
     def _masked_pixels(self, host: Host) -> Corruption:
-        return MaskedPixels(self.mask.build())
+        return MaskedPixels(self.mask.build(), host.generator)
 
     def _masked_features(self, host: Host) -> Corruption:
         if not isinstance(host.encoder, Encoder):
@@ -406,7 +408,7 @@ class MLRConfig(ObjectiveConfig):
         masker, (_, height, width) = self.mask.build(of="features"), host.encoder.feature_shape
         blocks, rows, columns = masker.grid(self.clip_length, height, width)  # refuses now what cannot be masked later
         masker.hidden_fraction(blocks, rows * columns)
-        return MaskedFeatures(masker, host.encoder.feature_shape)
+        return MaskedFeatures(masker, host.encoder.feature_shape, host.generator)
 
     def _latent_target(self, host: Host, decoder: nn.Module) -> Target:
         projection, width = self._projection(host)
