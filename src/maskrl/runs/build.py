@@ -1,0 +1,133 @@
+"""What a recipe is made into: process settings, agent, environments and replay."""
+
+import ctypes
+import random
+from contextlib import suppress
+from typing import Any, TypedDict
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from maskrl.agents.base import Agent, Spaces
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Replay
+from maskrl.runs import encoder_file
+from maskrl.runs.directory import Run, RunError, encoder_path
+
+# Frames of the replay at most that are not drawn from, so that checkpoints stay whole: 30 MB at 100 × 100.
+RESERVE = 1000
+
+
+def configure_process(recipe: Recipe) -> None:
+    """Seed every generator that belongs to the process. We draw from torch's alone; an environment may use the others."""
+    torch.manual_seed(recipe.seed)
+    random.seed(recipe.seed)
+    np.random.seed(recipe.seed % 2**32)
+    if recipe.threads is not None:
+        torch.set_num_threads(recipe.threads)
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what tensors leave behind for the next ones.
+
+    Else it hands pieces of more than 32 MB back to the system, which clears every page that it gives out again: a third of the
+    time of Rainbow's update with the paper's decoder, whose gradients are 640 MB.
+    """
+    mmap_max, trim_threshold = -4, -1  # of malloc.h
+    with suppress(OSError, AttributeError):  # another C library than GNU's
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(mmap_max, 0)
+        library.mallopt(trim_threshold, -1)  # never
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    if recipe.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(recipe.device)
+
+
+def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
+    """As many as play side by side."""
+    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+    return [recipe.env.make(seed=recipe.seed, training=False) for _ in range(count)]
+
+
+def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
+    agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
+    if recipe.compile:
+        # The function, not the module: the weights, and the names under which they are saved, stay what they are.
+        layers = agent.encoder.convolutions
+        layers.forward = torch.compile(layers.forward)
+    return agent
+
+
+def numerics(recipe: Recipe) -> torch.autocast:
+    """In which precision an update computes."""
+    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+
+
+class ReplaySize(TypedDict):
+    """What decides how large a replay is."""
+
+    frame_shape: tuple[int, int, int]
+    action_dim: int
+    frame_stack: int
+    capacity: int
+    reserve: int
+    priority_exponent: float | None
+    discrete: bool
+
+
+def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
+    (channels, height, width), stack = spaces.obs, recipe.env.frame_stack
+    decisions, between_saves = (
+        frames // recipe.env.action_repeat for frames in (recipe.frames, recipe.checkpoint_every)
+    )
+    return {
+        "frame_shape": (channels // stack, height, width),
+        "action_dim": spaces.action_dim,
+        "frame_stack": stack,
+        "capacity": min(recipe.replay.capacity, decisions),
+        # What may be written after the last checkpoint but one without touching what it needs: a frame per decision, and one
+        # per episode. If that is not enough, the replay asks for a checkpoint before its time.
+        "reserve": min(2 * (between_saves + between_saves // 25 + 2), RESERVE)
+        if recipe.replay.storage == "disk"
+        else 0,
+        "priority_exponent": recipe.agent.replay_needs().priority_exponent,
+        "discrete": spaces.discrete,
+    }
+
+
+def load_encoder(recipe: Recipe, agent: Agent) -> None:
+    """Let the agent begin with the recipe's encoder, and every slow copy of it. The actor shares the convolutions."""
+    path = encoder_path(recipe)
+    assert path is not None
+    encoder_file.load(path, agent.encoder)
+    agent.restart_copies()
+
+
+def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
+    directory = run.path / "replay" if recipe.replay.storage == "disk" else None
+    size = replay_size(recipe, Spaces.of(env))
+    try:
+        return Replay(**size, seed=recipe.seed, directory=directory, pad=recipe.env.pad, mend=mend, mirror=mirror_of(recipe, size))
+    except ValueError as error:
+        raise RunError(
+            f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."
+        ) from error
+    except MemoryError as error:
+        raise RunError(
+            f"There is not enough memory for the replay: it takes {Replay.forecast(**size):,} bytes. Use "
+            "replay.storage=disk, or set replay.capacity or the budget lower."
+        ) from error
+
+
+def mirror_of(recipe: Recipe, size: ReplaySize) -> torch.device | None:
+    """The GPU, if it is to hold the frames and they leave half of its free memory to the networks."""
+    device = device_of(recipe)
+    if not recipe.replay.on_device or device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if 2 * Replay.forecast(**size) < free else None

@@ -1,0 +1,241 @@
+"""All the state of a run while it trains: what a checkpoint holds, and how a run continues from one."""
+
+import random
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskrl.agents.base import Action
+from maskrl.clock import Clock
+from maskrl.recipes.schema import Recipe
+from maskrl.representation.latents import glance
+from maskrl.runs.build import (
+    build_agent,
+    build_replay,
+    configure_process,
+    load_encoder,
+    make_evaluation_envs,
+    numerics,
+)
+from maskrl.runs.checkpoint import checkpoints
+from maskrl.runs.directory import Run, RunError, versions
+from maskrl.runs.loggers import Loggers
+from maskrl.runs.world import EnvironmentFailedError, Step, World
+
+UPDATES_PER_LINE = 50  # of metrics.jsonl
+
+
+def is_logged(updates: int) -> bool:
+    """Whether the newest of this many updates is logged: the 1st, 51st, …, in which every part had its turn."""
+    return updates % UPDATES_PER_LINE == 1
+
+
+@dataclass
+class Position:
+    """Where the loop is."""
+
+    decisions: int = 0
+    episode_return: float = 0.0
+    seconds: float = 0.0  # of training in earlier sittings
+    evaluated: int = -1  # frames of the newest evaluation
+
+
+class State:
+    """Agent, replay, world, generators and position of a run, with its log. Closes its environments when it is left."""
+
+    def __init__(self, recipe: Recipe, run: Run, loggers: Loggers) -> None:
+        configure_process(recipe)
+        self.recipe, self.run, self.loggers = recipe, run, loggers
+        self._notes: list[str] = []  # not logged yet
+        self.world = World(recipe, self._notes.append)
+        self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
+        self.evaluation_envs = make_evaluation_envs(recipe)
+        self.replay = build_replay(recipe, self.world.env, run)
+        self.explorer = np.random.default_rng(recipe.seed)
+        self.position = Position()
+        self._start = time.perf_counter()
+        self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
+        self._timed: dict[str, float] = {}  # seconds of each part at the newest timing event
+
+    def __enter__(self) -> "State":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for close in (self.world.close, *(env.close for env in self.evaluation_envs)):
+            with suppress(Exception):  # an environment that has failed may fail again
+                close()
+
+    @property
+    def clock(self) -> Clock:
+        seconds = self.position.seconds + time.perf_counter() - self._start
+        decisions = self.position.decisions
+        return Clock(decisions * self.recipe.env.action_repeat, decisions, self.agent.updates, round(seconds, 3))
+
+    @property
+    def is_evaluation_due(self) -> bool:
+        frames, every = self.clock.frames, self.recipe.evaluation.every
+        return self.position.evaluated != frames and (frames % every == 0 or frames == self.recipe.frames)
+
+    @property
+    def is_done(self) -> bool:
+        frames = self.clock.frames
+        return frames >= self.recipe.frames and self.position.evaluated == frames
+
+    # ── what happens in it ────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_episode(self) -> NDArray[np.uint8]:
+        obs = self.world.begin()
+        self.position.episode_return = 0.0
+        self.replay.begin_episode(obs)
+        return obs
+
+    def update(self) -> None:
+        """One update of the agent; some of them are logged."""
+        with numerics(self.recipe):
+            metrics = self.agent.update(self.replay)
+        if is_logged(self.agent.updates):
+            values = {name: value.item() for name, value in metrics.items()}
+            self.run.log("update", self.clock, values)
+            self.loggers.write(values | self.times(), self.clock)
+
+    def add(self, action: Action, step: Step) -> NDArray[np.uint8] | None:
+        """Store what a decision led to. Returns the observation, or None if the episode has ended."""
+        position, world = self.position, self.world
+        vector = self.spaces.as_vector(action)
+        self.replay.add(vector, step.reward, step.obs, terminated=step.terminated, truncated=step.truncated)
+        position.decisions += 1
+        position.episode_return += step.reward
+        self.loggers.write({}, self.clock)
+        if world.running:
+            return step.obs
+        self.run.log("episode", self.clock, {"return": position.episode_return, "length": world.length})
+        points = {"training/return": position.episode_return, "training/length": float(world.length)}
+        self.loggers.write(points, self.clock)
+        return None
+
+    # ── what is logged ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def times(self) -> dict[str, float]:
+        """Seconds of each part in this sitting, as points for loggers."""
+        return {f"time/{part}": seconds for part, seconds in self.agent.watch.seconds.items()}
+
+    def log_notes(self) -> None:
+        """Log what did not go as planned."""
+        for text in self._notes:
+            self.note(text)
+        self._notes.clear()
+
+    def note(self, text: str) -> None:
+        self.run.log("note", self.clock, {"text": text})
+        self.loggers.note(text, self.clock)
+
+    def log_probe(self) -> None:
+        """Log what the encoder makes of stored clips, once there are some; and the seconds of each part since the last time."""
+        with self.agent.watch("probe"):
+            seen = glance(self.agent, self.replay, self.recipe)
+        if seen is not None:
+            self.run.log("probe", self.clock, seen)
+        seconds, before = dict(self.agent.watch.seconds), self._timed
+        parts = {part: round(spent - before.get(part, 0.0), 3) for part, spent in seconds.items()}
+        self.run.log("timing", self.clock, {"parts": parts})
+        self._timed = seconds
+
+    # ── saving and continuing ─────────────────────────────────────────────────────────────────────────────────────
+
+    def save_if_due(self, ending: bool) -> None:
+        """Write a checkpoint where one is due: at its time, at the end, or before the replay overwrites what one needs."""
+        frames, here = self.clock.frames, (self.position.decisions, self.position.evaluated)
+        due = ending or (frames % self.recipe.checkpoint_every == 0 and frames > 0)
+        if not self.replay.must_be_saved and (not due or here == self._saved):
+            return
+        clock, watch = self.clock, self.agent.watch
+        state = self.snapshot(clock)
+        before = watch.seconds.get("checkpoint", 0.0)
+        with watch("checkpoint"):
+            path = self.run.save(state)
+        spent = round(watch.seconds["checkpoint"] - before, 3)
+        self.run.log("checkpoint", clock, {"bytes": path.stat().st_size, "spent": spent})
+        self.loggers.write(self.times(), self.clock)
+        self._saved = here
+
+    def snapshot(self, clock: Clock) -> dict[str, Any]:
+        """All of it as tensors and plain values. `spaces` is for readers without the environment."""
+        return {
+            "agent": self.agent.state_dict(),
+            "replay": self.replay.state_dict(),
+            "world": self.world.state_dict(),
+            "spaces": asdict(self.spaces),
+            "position": {**asdict(self.position), "seconds": clock.seconds},
+            "generators": {
+                "explorer": self.explorer.bit_generator.state,
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                "numpy": np.random.get_state(),
+                "python": random.getstate(),
+            },
+        }
+
+    def resume(self) -> NDArray[np.uint8] | None:
+        """Continue from the newest checkpoint, if there is one. Returns the observation of the open episode, if one is open."""
+        run = self.run
+        if self.recipe.encoder_from is not None and not checkpoints(run.checkpoints):
+            run.require_same_encoder()
+            load_encoder(self.recipe, self.agent)
+        state, obs = run.restore(self._notes.append, set_aside=True), None
+        if state is not None:
+            self._compare_versions()
+            obs = self._load(state)
+        position = self.position
+        self._saved = (position.decisions, position.evaluated) if position.decisions else None
+        run.rewind(self.clock if position.evaluated >= 0 else None)
+        run.set_status("running")
+        self.loggers.write({}, self.clock)
+        return obs
+
+    def _compare_versions(self) -> None:
+        begun, now = self.run.versions(), versions(self.recipe)
+        changed = [f"{name} {begun[name]} → {now[name]}" for name in now if name in begun and begun[name] != now[name]]
+        if changed:
+            self._notes.append(f"Versions changed since the run began, so results may differ: {', '.join(changed)}.")
+
+    def _load(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
+        try:
+            self.agent.load_state_dict(state["agent"])
+            lost = self.replay.load_state_dict(as_arrays(state["replay"]))
+            for name, value in state["position"].items():
+                setattr(self.position, name, type(getattr(self.position, name))(value))
+            obs = self.world.load_state_dict(state["world"])
+            self._load_generators(state["generators"])
+        except EnvironmentFailedError:
+            raise
+        except Exception as error:  # a state that we did not write may raise anything
+            raise RunError(
+                f"{self.run.path} cannot be continued from its checkpoint: {type(error).__name__}: {error}\n"
+                "Put back a good copy of the run, or remove its directory to start again."
+            ) from error
+        if lost:
+            self._notes.append(
+                f"{lost:,} frames of the replay are damaged, or older than a damaged one, and are left out. "
+                "Training continues, but results will differ from an uninterrupted run."
+            )
+        return obs
+
+    def _load_generators(self, generators: dict[str, Any]) -> None:
+        self.explorer.bit_generator.state = generators["explorer"]
+        torch.set_rng_state(generators["torch"])
+        if generators["cuda"]:
+            torch.cuda.set_rng_state_all(generators["cuda"])
+        np.random.set_state(tuple(as_arrays(dict(enumerate(generators["numpy"]))).values()))
+        random.setstate(generators["python"])
+
+
+def as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A state as the replay took it: a checkpoint knows tensors alone."""
+    return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
