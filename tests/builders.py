@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from maskrl import AugmentConfig, Clip, ControlEncoder, Host, MaskConfig, MLRConfig
-from maskrl.agents.base import Metrics
 from maskrl.envs.gl import choose_gl
 from maskrl.nn.layers import NoisyLinear
-from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Clock
-from maskrl.runs.evaluate import EpisodeReturns
+from maskrl.runs.loggers import Logger
 
 FRAME, CROP, STEPS, ACTIONS, LATENT = 28, 24, 8, 2, 10
 
@@ -71,29 +69,27 @@ def parameters_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-class Silent:
-    """A watcher that counts, and that can interrupt."""
+class Silent(Logger):
+    """A logger that counts, and that can interrupt."""
 
     def __init__(self, interrupt_at: int | None = None) -> None:
         self.evaluations: list[int] = []
         self.notes: list[str] = []
         self.interrupt_at = interrupt_at
+        self.began: Clock | None = None
+        self.clock = Clock(0, 0, 0, 0.0)
 
-    def begin(self, recipe: Recipe, clock: Clock) -> None:
-        self.began = clock
-
-    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
-        if clock.decisions == self.interrupt_at:
+    def write(self, points: Mapping[str, float], clock: Clock) -> None:
+        self.clock = clock
+        if self.began is None:
+            self.began = clock
+        elif clock.decisions == self.interrupt_at:
+            self.interrupt_at = None  # once: a second Ctrl-C would leave without saving
             os.kill(os.getpid(), signal.SIGINT)
+        if "evaluation/score" in points:
+            self.evaluations.append(clock.frames)
 
-    def episode(self, clock: Clock, episode_return: float) -> None: ...
-
-    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None: ...
-
-    def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None:
-        self.evaluations.append(clock.frames)
-
-    def note(self, clock: Clock, text: str) -> None:
+    def note(self, text: str, clock: Clock) -> None:
         self.notes.append(text)
 
 

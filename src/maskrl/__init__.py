@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from maskrl.nn.masking import CubeMasker
     from maskrl.objectives.base import AuxiliaryStep, Host, Loss, Objective
     from maskrl.objectives.mlr import MLR, MaskConfig, MLRConfig
+    from maskrl.runs.loggers import Logger
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "CubeMasker",
     "Encoder",
     "Host",
+    "Logger",
     "Loss",
     "MLRConfig",
     "MaskConfig",
@@ -37,6 +39,7 @@ _HOMES = {
     "maskrl.nn.masking": ("CubeMasker",),
     "maskrl.objectives.base": ("AuxiliaryStep", "Host", "Loss", "Objective"),
     "maskrl.objectives.mlr": ("MLR", "MaskConfig", "MLRConfig"),
+    "maskrl.runs.loggers": ("Logger",),
 }
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from maskrl.cli.words import (
     Refusal,
     budget,
     count,
+    listed,
     print_rows,
     refusing,
     resolve,
@@ -41,7 +41,13 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."),
     ] = None,
-    wandb: Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases.")] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A,B",
+            help="Loggers beside the terminal: tensorboard, wandb, none (default: tensorboard, if it is installed).",
+        ),
+    ] = None,
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
     from maskrl.cost.forecast import forecast
@@ -49,26 +55,27 @@ def train(
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.loggers import choose_loggers
     from maskrl.runs.loop import Stopped
     from maskrl.runs.loop import train as run_to_the_end
-    from maskrl.runs.terminal import make_watcher, require_wandb
+    from maskrl.runs.terminal import Terminal
     from maskrl.runs.world import EnvironmentFailedError
 
     chosen = resolve(recipe, overrides, profile, method)
     path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
-    command = train_command(recipe, overrides or [], profile, method, run_dir, wandb)
+    names = listed(",".join(log)) if log else None
+    command = train_command(recipe, overrides or [], profile, method, run_dir, names or ())
     unit, amount = budget(chosen)
     longer = [
         *(override for override in overrides or [] if not override.startswith(f"budget.{unit}=")),
         f"budget.{unit}={2 * amount}",
     ]
-    longer_command = train_command(recipe, longer, profile, method, None, wandb)
+    longer_command = train_command(recipe, longer, profile, method, None, names or ())
 
     if path.exists() and not path.is_dir():
         raise Refusal(f"{path} is a file. Choose another --run-dir.")
-    if wandb:
-        with refusing(ModuleNotFoundError):
-            require_wandb()
+    with refusing(ValueError, ModuleNotFoundError):
+        makers = choose_loggers(names)
     continued = (path / "recipe.json").exists()
     with refusing(RunError, OSError):
         run = Run.create(path, chosen) if continued else None
@@ -83,12 +90,13 @@ def train(
         run = run or Run.create(path, chosen)
     banner(run, needs, profile)
 
-    tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    terminal = Terminal(run)
     try:
-        with refusing(RunError, NothingToDrawError), make_watcher(run, tty=tty, wandb=wandb) as watcher:
-            run_to_the_end(chosen, run, watcher)
+        with refusing(RunError, NothingToDrawError):
+            # The terminal comes last: when it draws, the others have what it shows.
+            run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
     except Stopped as stopped:
-        print(f"\nStopped and saved at {watcher.progress.clock.frames:,} frames. Continue with:\n  {command}")
+        print(f"\nStopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:\n  {command}")
         raise typer.Exit(128 + stopped.signal_number) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
         print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")

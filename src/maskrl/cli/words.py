@@ -79,14 +79,19 @@ def budget(recipe: "Recipe") -> tuple[str, int]:
 
 
 def train_command(
-    recipe: str, overrides: Sequence[str], profile: Profile, method: Method, run_dir: Path | None, wandb: bool
+    recipe: str,
+    overrides: Sequence[str],
+    profile: Profile,
+    method: Method,
+    run_dir: Path | None,
+    log: Sequence[str] = (),
 ) -> str:
     """The command as it was typed, defaults left out."""
     words = ["maskrl", "train", recipe, *overrides]
     words += ["--profile", profile] if profile != "auto" else []
     words += ["--method", method] if method != "mlr" else []
     words += ["--run-dir", str(run_dir)] if run_dir is not None else []
-    return shlex.join(words + (["--wandb"] if wandb else []))
+    return shlex.join(words + (["--log", ",".join(log)] if log else []))
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:

@@ -5,17 +5,17 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, TypedDict
 
 import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Action, Agent, Metrics, Spaces
+from maskrl.agents.base import Action, Agent, Spaces
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.replay.buffer import Replay
 from maskrl.envs import Atari
@@ -25,6 +25,7 @@ from maskrl.runs.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.recipes.schema import Recipe
 from maskrl.representation.latents import glance
 from maskrl.runs.directory import Clock, Run, RunError, encoder_path, versions
+from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.world import EnvironmentFailedError, Tell, World
 from maskrl.nn.momentum import Momentum
 
@@ -33,17 +34,6 @@ UPDATES_PER_LINE = 50  # of metrics.jsonl
 RESERVE = (
     1000  # frames of the replay at most that nobody draws from, so that checkpoints stay whole: 30 MB at 100 × 100
 )
-
-
-class Watcher(Protocol):
-    """Somebody who looks on; the loop does not depend on what they do."""
-
-    def begin(self, recipe: Recipe, clock: Clock) -> None: ...
-    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None: ...
-    def episode(self, clock: Clock, episode_return: float) -> None: ...
-    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None: ...
-    def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None: ...
-    def note(self, clock: Clock, text: str) -> None: ...
 
 
 class Stopped(Exception):  # noqa: N818, it is not an error
@@ -64,13 +54,14 @@ class Position:
     evaluated: int = -1  # frames of the newest evaluation
 
 
-def train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
-    """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one."""
-    with run.locked(), failing(run):
-        return _train(recipe, run, watcher)
+def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = ()) -> Agent:
+    """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one. Closes the loggers."""
+    everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
+    with closing(everyone), run.locked(), failing(run):
+        return _train(recipe, run, everyone)
 
 
-def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
+def _train(recipe: Recipe, run: Run, loggers: Loggers) -> Agent:
     configure_process(recipe)
     notes: list[str] = []
     world = World(recipe, notes.append)
@@ -90,7 +81,7 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
         """Write down what went otherwise than planned."""
         for text in notes:
             run.log("note", clock(), {"text": text})
-            watcher.note(clock(), text)
+            loggers.note(text, clock())
         notes.clear()
 
     if recipe.encoder_from is not None and not checkpoints(run.checkpoints):
@@ -99,8 +90,7 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
     obs = resume(run, agent, replay, explorer, position, world, notes.append)
     run.rewind(clock() if position.evaluated >= 0 else None)
     run.set_status("running")
-    watcher.begin(recipe, clock())
-    metrics: Metrics = {}
+    loggers.write({}, clock())
     saved = (position.decisions, position.evaluated) if position.decisions else None
     told: dict[str, float] = {}  # the seconds of each part, as of the newest event about them
 
@@ -112,16 +102,18 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                 now.frames % recipe.evaluation.every == 0 or now.frames == recipe.frames
             ):
                 with suppress(Interrupted), agent.watch("evaluation"):
-                    look(recipe, run, watcher, agent, evaluation_envs, now, stop)
+                    scores = look(recipe, run, loggers, agent, evaluation_envs, now, stop)
                     position.evaluated = now.frames
                 if position.evaluated == now.frames:
                     probe(recipe, run, agent, replay, now)
                     told = time_spent(run, agent, told, now)
+                    loggers.write({**scores, **times(agent)}, clock())
             done = now.frames >= recipe.frames and position.evaluated == now.frames
             due = now.frames % recipe.checkpoint_every == 0 and now.frames
             here = (position.decisions, position.evaluated)
             if replay.must_be_saved or (here != saved and (done or stop or due)):
                 save(run, agent, snapshot(agent, replay, explorer, position, world, clock()), clock())
+                loggers.write(times(agent), clock())
                 saved = here
             if done or stop:
                 break
@@ -141,7 +133,9 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
                     with numerics(recipe):
                         metrics = agent.update(replay)
                     if is_logged(agent.updates):
-                        run.log("update", clock(), {name: value.item() for name, value in metrics.items()})
+                        values = {name: value.item() for name, value in metrics.items()}
+                        run.log("update", clock(), values)
+                        loggers.write({**values, **times(agent)}, clock())
 
             with agent.watch("environment"):
                 step = world.step(action)
@@ -152,10 +146,10 @@ def _train(recipe: Recipe, run: Run, watcher: Watcher) -> Agent:
             replay.add(spaces.as_vector(action), step.reward, obs, terminated=step.terminated, truncated=step.truncated)
             position.decisions += 1
             position.episode_return += step.reward
-            watcher.decision(clock(), metrics, agent.watch.seconds)
+            loggers.write({}, clock())
             if not world.running:
                 run.log("episode", clock(), {"return": position.episode_return, "length": world.length})
-                watcher.episode(clock(), position.episode_return)
+                loggers.write({"training/return": position.episode_return, "training/length": world.length}, clock())
                 obs = None
 
     world.close()
@@ -179,19 +173,22 @@ class Interrupted(BaseException):
 def look(
     recipe: Recipe,
     run: Run,
-    watcher: Watcher,
+    loggers: Loggers,
     agent: Agent,
     envs: list[gym.Env[Any, Any]],
     clock: Clock,
     stop: list[int],
-) -> None:
-    """Evaluate and write it down; at the very start, also what random actions earn."""
-    seed, episodes = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes
+) -> dict[str, float]:
+    """Evaluate and log it; at the very start, also what random actions earn. Returns the points for the loggers."""
+    seed, episodes, shown = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes, -1
 
     def count(ended: int) -> None:
+        nonlocal shown
         if stop:
             raise Interrupted
-        watcher.evaluating(clock, ended, episodes)
+        if ended != shown:
+            shown = ended
+            loggers.write({"evaluation/ended": ended, "evaluation/episodes": episodes}, clock)
 
     def play() -> tuple[EpisodeReturns | None, EpisodeReturns]:
         floor = random_returns(envs, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
@@ -203,7 +200,7 @@ def look(
     except Exception as error:  # see World: an error may be a hiccup, so there is a second try in fresh environments
         text = f"An evaluation failed ({type(error).__name__}: {error}). Trying once more in fresh environments."
         run.log("note", clock, {"text": text})
-        watcher.note(clock, text)
+        loggers.note(text, clock)
         envs[:] = make_evaluation_envs(recipe)
         try:
             floor, returns = play()
@@ -214,7 +211,8 @@ def look(
     if floor is not None:
         run.log("random", clock, {"score": floor.score, "returns": floor.returns})
     run.log("evaluation", clock, {"score": returns.score, "returns": returns.returns})
-    watcher.evaluation(clock, returns)
+    floor_points = {} if floor is None else {"random/score": floor.score}
+    return {**floor_points, "evaluation/score": returns.score, "evaluation/spread": returns.spread}
 
 
 def probe(recipe: Recipe, run: Run, agent: Agent, replay: Replay, clock: Clock) -> None:
@@ -223,6 +221,11 @@ def probe(recipe: Recipe, run: Run, agent: Agent, replay: Replay, clock: Clock) 
         seen = glance(agent, replay, recipe)
     if seen is not None:
         run.log("probe", clock, seen)
+
+
+def times(agent: Agent) -> dict[str, float]:
+    """The seconds of each part in this process, as points for the loggers."""
+    return {f"time/{part}": seconds for part, seconds in agent.watch.seconds.items()}
 
 
 def time_spent(run: Run, agent: Agent, told: Mapping[str, float], clock: Clock) -> dict[str, float]:
