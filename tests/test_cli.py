@@ -107,7 +107,7 @@ def test_help_names_every_command_and_option(capsys: pytest.CaptureFixture[str])
 
     assert all(word in shown() for word in ("train", "evaluate", "recipes", "--version"))
     assert all(
-        word in shown("train") for word in ("RECIPE", "KEY=VALUE", "--profile", "--method", "--run-dir", "--wandb")
+        word in shown("train") for word in ("RECIPE", "KEY=VALUE", "--profile", "--method", "--run-dir", "--log")
     )
     assert all(word in shown("evaluate") for word in ("RUN", "--episodes", "--video", "--json"))
     assert all(word in shown("recipes") for word in ("list", "show"))
@@ -345,6 +345,9 @@ def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
         (["train", "atari/pong", "--method", "otrr"], "'otr'"),
         (["train", "toy/reach", "env.kind=toy_arcade", "env.task=catch"], "Use agent kind rainbow"),
         (["train", "toy/catch", "env.kind=toy_control", "env.task=reach"], "Use agent kind sac"),
+        (["train", "toy/reach", "--log", "tensorbord,wandb"], "did you mean tensorboard?"),
+        (["train", "toy/reach", "--log", "csv"], "choose from tensorboard, wandb and none"),
+        (["train", "toy/reach", "--wandb"], "No such option"),
         (["train"], "RECIPE"),
         (["recipes", "show", "dmcontrol/cartpole-swingupp"], "did you mean dmcontrol/cartpole-swingup?"),
         (["evaluate", "nowhere"], "holds no run"),
@@ -392,7 +395,9 @@ def test_the_forecast_counts_what_training_allocates(name: str, tmp_path: Path):
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install wandb" in refused(["train", "toy/reach", "--wandb", "--run-dir", tmp_path / "run"], capsys)
+    assert "pip install wandb" in refused(
+        ["train", "toy/reach", "--log", "wandb", "--run-dir", tmp_path / "run"], capsys
+    )
     assert "maskrl[dmcontrol]" in refused(["train", "dmcontrol/cheetah-run", "--run-dir", tmp_path / "run"], capsys)
     assert "maskrl[atari]" in refused(["train", "atari/pong", "--run-dir", tmp_path / "run"], capsys)
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from builders import Silent
 from maskrl import recipes
 from maskrl.agents.rainbow import Categorical
 from maskrl.envs import ToyArcade, ToyControl
@@ -29,7 +28,7 @@ def outcome(
     """The best of the last two evaluations, and how well the objective predicted its targets at the end."""
     recipe = recipes.resolve(name, overrides, method=method)
     run = Run.create(path, recipe)
-    train(recipe, run, Silent())
+    train(recipe, run)
     scores = [event["score"] for event in run.events("evaluation")]
     return max(scores[-2:]), list(run.events("update"))[-1].get("mlr/cosine")
 

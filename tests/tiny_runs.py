@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from builders import Silent, tiny_mask, tiny_mlr
+from builders import tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
 from maskrl.agents.base import Agent
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
@@ -14,6 +14,7 @@ from maskrl.envs import Atari, ToyArcade, ToyControl
 from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.runs.directory import Run
+from maskrl.runs.loggers import Logger
 from maskrl.runs.loop import train
 
 
@@ -86,9 +87,9 @@ def tiny_breakout() -> Recipe:
     )
 
 
-def trained(path: Path, recipe: Recipe, watcher: Silent | None = None) -> tuple[Run, Agent]:
+def trained(path: Path, recipe: Recipe, *loggers: Logger) -> tuple[Run, Agent]:
     run = Run.create(path, recipe)
-    return run, train(recipe, run, watcher or Silent())
+    return run, train(recipe, run, loggers)
 
 
 def events(run: Run) -> list[dict[str, object]]:

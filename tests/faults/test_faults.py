@@ -25,7 +25,6 @@ import torch
 
 from builders import Silent, require_drawing
 from maskrl import cli
-from maskrl.agents.base import Metrics
 from maskrl.clock import Clock
 from maskrl.envs import DMControl, ToyControl
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, digest
@@ -50,8 +49,9 @@ class Reporting(Silent):
         super().__init__()
         self.pipe = pipe
 
-    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
-        os.write(self.pipe, clock.decisions.to_bytes(4, "little"))
+    def write(self, points: Mapping[str, float], clock: Clock) -> None:
+        if not points:
+            os.write(self.pipe, clock.decisions.to_bytes(4, "little"))
 
 
 def child(connection: Any, path: Path, recipe: Recipe, hang_at_sync: int | None) -> None:
@@ -281,11 +281,11 @@ def test_without_any_good_checkpoint_nothing_is_begun_again(stopped: Run):
     for one in both:
         truncate(one.path)
     with pytest.raises(RunError, match=r"no checkpoint that can be read: .* and|damaged.*start again"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
     for file in stopped.checkpoints.iterdir():
         file.unlink()
     with pytest.raises(RunError, match="has reached 130 frames, but its checkpoints are gone"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
     assert (stopped.path / "metrics.jsonl").read_bytes() == log
 
 
@@ -294,7 +294,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path, stopped: Run)
     (source, *_) = checkpoint.checkpoints(other.checkpoints)
     shutil.copy(source.path, stopped.checkpoints / f"000099-{source.digest}.safetensors")
     with pytest.raises(RunError, match=rf"is of another recipe.*here {digest(stopped.recipe)}"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
 
 
 def test_a_checkpoint_of_the_future_is_refused(stopped: Run, monkeypatch: pytest.MonkeyPatch):
@@ -302,7 +302,7 @@ def test_a_checkpoint_of_the_future_is_refused(stopped: Run, monkeypatch: pytest
         patch.setattr(checkpoint, "FORMAT", 99)
         stopped.save({"whatever": "comes"})
     with pytest.raises(RunError, match="has format 99; this version of maskrl reads format 4"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
 
 
 def test_a_run_of_another_format_is_told_so_whatever_its_replay_looks_like(
@@ -315,7 +315,7 @@ def test_a_run_of_another_format_is_told_so_whatever_its_replay_looks_like(
     (stopped.path / "replay" / "stamps.u32").unlink()
     (stopped.path / "replay" / "stamps.bin").write_bytes(bytes(3000))
     with pytest.raises(RunError, match="has format 3; this version of maskrl reads format 4"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
 
 
 def test_a_replay_cut_short_where_nothing_was_leads_to_the_same_end(stopped: Run, whole: Run):
@@ -328,20 +328,20 @@ def test_a_replay_cut_short_where_nothing_was_leads_to_the_same_end(stopped: Run
 def test_a_replay_that_has_lost_its_newest_frames_is_refused(stopped: Run, name: str):
     os.truncate(stopped.path / "replay" / name, 100)
     with pytest.raises(RunError, match=r"cannot be continued.*files do not hold the .* frames of the state"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
 
 
 def test_a_replay_that_is_too_long_is_refused(stopped: Run):
     with (stopped.path / "replay" / "frames.u8").open("ab") as file:
         file.write(b"more")
     with pytest.raises(RunError, match=r"frames\.u8 has \d+ bytes, this replay needs \d+: it is damaged"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
 
 
 def test_a_deleted_replay_is_refused(stopped: Run):
     shutil.rmtree(stopped.path / "replay")
     with pytest.raises(RunError, match=r"cannot be continued.*files do not hold the .* frames of the state"):
-        train(stopped.recipe, stopped, Silent())
+        train(stopped.recipe, stopped)
 
 
 def test_a_damaged_frame_is_left_out_and_told_of(stopped: Run):
@@ -450,8 +450,8 @@ class Filling(Silent):
         super().__init__()
         self.ballast = place / "ballast"
 
-    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
-        if clock.decisions == 60:
+    def write(self, points: Mapping[str, float], clock: Clock) -> None:
+        if clock.decisions == 60 and not self.ballast.exists():
             self.ballast.write_bytes(bytes(shutil.disk_usage(self.ballast.parent).free - 8192))
 
 
@@ -476,7 +476,7 @@ def test_a_directory_that_became_read_only_is_refused(small_disk: Path):
         trained(small_disk / "run", recipe, Silent(interrupt_at=60))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(RunError, match=r"Cannot write to .*Read-only file system"):
-        train(recipe, Run.open(small_disk / "run"), Silent())
+        train(recipe, Run.open(small_disk / "run"))
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     assert end_of(recipe, small_disk / "run", at_least=50).status == "done"
 

@@ -85,7 +85,7 @@ def read_all(path: Path) -> None:
     events = list(run.events())
     assert all(isinstance(event["frames"], int | float) for event in events)
     progress = Progress(run)
-    progress.begin(Clock(0, 0, 0, 0.0))
+    progress.write({}, Clock(0, 0, 0, 0.0))
     assert isinstance(progress.phase, str)
     run.restore()
 

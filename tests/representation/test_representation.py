@@ -650,7 +650,7 @@ def test_a_run_does_not_go_on_with_another_file_under_the_same_name(encoders, tm
     with pytest.raises(RunError, match="was begun with another encoder"):
         Run.create(tmp_path / "run", recipe)
     with pytest.raises(RunError, match="was begun with another encoder"):
-        training.train(recipe, run, Silent())
+        training.train(recipe, run)
 
 
 def test_a_file_that_is_missing_or_of_another_shape_or_something_else_is_refused(encoders, tmp_path):

@@ -6,10 +6,10 @@ import pytest
 from maskrl.agents.base import Agent
 from maskrl.envs import Atari, ToyArcade, ToyControl
 from maskrl.envs.base import episode_seed
+from maskrl.recipes import find, resolve
+from maskrl.runs.build import build_agent, make_evaluation_envs
 from maskrl.runs.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.runs.loop import EVALUATION_SEED
-from maskrl.runs.build import build_agent, make_evaluation_envs
-from maskrl.recipes import find, resolve
 
 ARCADE = ToyArcade(size=8)  # a pixel is a cell
 

@@ -2,22 +2,21 @@ import json
 import resource
 import sys
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from builders import Silent
-from maskrl.agents.base import Metrics
 from maskrl.envs.subprocess import SubprocessEnv
-from maskrl.recipes.schema import Budget, Evaluation
-from maskrl.clock import Clock
-from maskrl.runs.directory import Run, RunError
-from maskrl.runs.signals import Stopped
+from maskrl.recipes.schema import Budget, Evaluation, Recipe
+from maskrl.replay.buffer import Replay
 from maskrl.runs.build import keep_freed_memory
+from maskrl.runs.directory import Run, RunError
 from maskrl.runs.loop import train
+from maskrl.runs.signals import Stopped
 from tiny_runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
 RECIPES = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}
@@ -149,8 +148,7 @@ def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_
     recipe = make()
     whole, _ = trained(tmp_path / "whole", recipe)
     for at in (30, 135):  # before the first checkpoint, and after that of frame 100
-        with pytest.raises(RuntimeError, match="a crash"):
-            trained(tmp_path / "crashed", recipe, Crashing(at=at))
+        crash(tmp_path / "crashed", recipe, at=at)
         assert Run.open(tmp_path / "crashed").status == "failed"
     crashed, _ = trained(tmp_path / "crashed", recipe)
     assert events(crashed) == events(whole)
@@ -190,8 +188,7 @@ def test_a_game_is_continued_after_a_crash_while_it_is_learnt(tmp_path: Path):
     recipe = tiny_breakout()
     whole, _ = trained(tmp_path / "whole", recipe)
     for at in (150, 230):  # from the checkpoints of decision 100 and 200
-        with pytest.raises(RuntimeError, match="a crash"):
-            trained(tmp_path / "crashed", recipe, Crashing(at=at))
+        crash(tmp_path / "crashed", recipe, at=at)
         state = Run.open(tmp_path / "crashed").restore()
         assert state["position"]["decisions"] == at // 100 * 100
         assert len(state["world"]["actions"]) > 1  # in the middle of a game
@@ -205,8 +202,7 @@ def test_an_update_logged_at_the_decision_of_the_checkpoint_is_logged_once(tmp_p
         checkpoint_every=60, budget=Budget(frames=120)
     )  # the first update comes right after the checkpoint of frame 60
     whole, _ = trained(tmp_path / "whole", recipe)
-    with pytest.raises(RuntimeError, match="a crash"):
-        trained(tmp_path / "crashed", recipe, Crashing(at=70))
+    crash(tmp_path / "crashed", recipe, at=70)
     crashed, _ = trained(tmp_path / "crashed", recipe)
     assert events(crashed) == events(whole)
 
@@ -215,8 +211,7 @@ def test_what_is_saved_already_is_not_saved_again(tmp_path: Path):
     """Else the one that is kept for bad times would be of the same moment."""
     recipe = tiny_recipe()
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="a crash"):
-            trained(tmp_path, recipe, Crashing(at=101))
+        crash(tmp_path, recipe, at=101)
     run, _ = trained(tmp_path, recipe)
     assert [event["frames"] for event in run.events("checkpoint")] == [50, 100, 150]
     with pytest.raises(Stopped):
@@ -224,14 +219,18 @@ def test_what_is_saved_already_is_not_saved_again(tmp_path: Path):
     assert [event["frames"] for event in Run.open(tmp_path / "stopped").events("checkpoint")] == [50, 100]
 
 
-class Crashing(Silent):
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self.at = at
+def crash(path: Path, recipe: Recipe, *, at: int) -> None:
+    """Train until the replay has stored this decision, and fails."""
+    watcher, add = Silent(), Replay.add
 
-    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
-        if clock.decisions == self.at:
+    def fail(replay: Replay, *arguments: Any, **options: Any) -> None:
+        add(replay, *arguments, **options)
+        if watcher.clock.decisions + 1 == at:
             raise RuntimeError("a crash")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="a crash"):
+        patch.setattr(Replay, "add", fail)
+        trained(path, recipe, watcher)
 
 
 def test_every_part_of_rainbow_that_learns_is_in_the_log(tmp_path: Path):
@@ -307,5 +306,5 @@ def test_a_run_of_a_version_whose_recipes_had_fewer_fields_goes_on(tmp_path: Pat
     del fields["overlap"]  # which is as it was before there was such a field
     file.write_text(json.dumps(fields))
     run = Run.open(tmp_path)
-    train(recipe, run, Silent())
+    train(recipe, run)
     assert Run.create(tmp_path, recipe).restore() is not None

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from maskrl import recipes
-from maskrl.runs import pictures
-from maskrl.recipes.published import Published
-from maskrl.runs.pictures import Video, learning_curve
-from maskrl.recipes.schema import Budget
 from maskrl.clock import Clock
+from maskrl.recipes.published import Published
+from maskrl.recipes.schema import Budget
+from maskrl.runs import pictures
 from maskrl.runs.directory import Run, RunError
+from maskrl.runs.pictures import Video, learning_curve
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from maskrl.agents.base import Metrics, Spaces
+from maskrl.agents.base import Spaces
 from maskrl.bench.speed import Measured, Tell, Wrap, wrap_agent
 from maskrl.clock import Clock, Stopwatch
 from maskrl.cost.forecast import free_memory
@@ -32,7 +32,7 @@ from maskrl.recipes.schema import Budget, Evaluation, Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import loop as training
 from maskrl.runs.directory import Run
-from maskrl.runs.evaluate import EpisodeReturns
+from maskrl.runs.loggers import Logger
 
 # ── The replay ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -478,32 +478,29 @@ def shortened(recipe: Recipe, decisions: int) -> Recipe:
     )
 
 
-class _Window:
-    """A watcher that keeps the time and the seconds of each part at the first counted decision, and at the newest."""
+class _Window(Logger):
+    """Keeps the time and the seconds of each part at the first counted decision, and at the newest."""
 
     def __init__(self, first: int, barrier: Any = None) -> None:
         self._first, self._barrier = first, barrier
+        self.parts: Mapping[str, float] = {}  # of the agent's stopwatch, once there is an agent
         self.begun = self.now = 0.0
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}
 
-    def decision(self, clock: Clock, metrics: Metrics, seconds: Mapping[str, float]) -> None:
+    def write(self, points: Mapping[str, float], clock: Clock) -> None:
+        if points:
+            return
         if clock.decisions == self._first:
             if self._barrier is not None:
                 self._barrier.wait(timeout=600)  # all begin to count at once
-            self.begun, self.before = time.perf_counter(), dict(seconds)
-        self.now, self.after = time.perf_counter(), dict(seconds)
+            self.begun, self.before = time.perf_counter(), dict(self.parts)
+        self.now, self.after = time.perf_counter(), dict(self.parts)
 
     def seconds(self) -> dict[str, float]:
         """By part; what no part has is "other"."""
         spent = {part: total - self.before.get(part, 0.0) for part, total in self.after.items()}
         return spent | {"other": self.now - self.begun - sum(spent.values())}
-
-    def begin(self, recipe: Recipe, clock: Clock) -> None: ...
-    def episode(self, clock: Clock, episode_return: float) -> None: ...
-    def evaluating(self, clock: Clock, ended: int, episodes: int) -> None: ...
-    def evaluation(self, clock: Clock, returns: EpisodeReturns) -> None: ...
-    def note(self, clock: Clock, text: str) -> None: ...
 
 
 def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> RunBench:
@@ -511,8 +508,8 @@ def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> RunBenc
     window = _Window(recipe.agent.warmup_decisions + SETTLE, barrier)
     threads = torch.get_num_threads()
     try:
-        with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory, _timed_parts():
-            training.train(recipe, Run.create(Path(directory) / "run", recipe), window)
+        with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory, _timed_parts(window):
+            training.train(recipe, Run.create(Path(directory) / "run", recipe), [window])
     finally:
         torch.set_num_threads(threads)
         if barrier is not None:
@@ -526,13 +523,14 @@ def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> RunBenc
 
 
 @contextmanager
-def _timed_parts() -> Iterator[None]:
+def _timed_parts(window: _Window) -> Iterator[None]:
     """The loop with parts that its own stopwatch does not tell apart, and without evaluations."""
     made: list[Wrap] = []
 
     def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Any:
         agent = original["build_agent"](recipe, env)
         made.append(Wrap(agent.watch))
+        window.parts = agent.watch.seconds
         wrap_agent(made[0], agent)
         wrap_env(made[0], env)
         return agent
@@ -542,8 +540,8 @@ def _timed_parts() -> Iterator[None]:
         made[0](replay, ["add", "begin_episode"], "replay")
         return replay
 
-    def look(*_: Any) -> None:
-        pass
+    def look(*_: Any) -> dict[str, float]:
+        return {}
 
     original = {name: getattr(training, name) for name in ("build_agent", "build_replay", "look")}
     try:

@@ -99,14 +99,12 @@ def _list_ablations() -> None:
             print(f"* {line.method}: {line.misprint}.")
     print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
     print("task's own: k is 4 on cartpole-swingup and reacher, else 8. To train an agent of masking/MLR-S:")
-    print(f"  {train_command(name, ablations.overrides('masking/MLR-S', recipe), 'auto', 'mlr', None, False)}")
+    print(f"  {train_command(name, ablations.overrides('masking/MLR-S', recipe), 'auto', 'mlr', None)}")
     print("An agent of pretraining/MLR-Pretraining is trained in three steps:")
     run, out = Path("runs") / name / "collector", Path(ablations.encoder(name).replace("{seed}", "1")).parent
-    print(f"  {train_command(name, [], 'auto', 'baseline', run, False)}")
+    print(f"  {train_command(name, [], 'auto', 'baseline', run)}")
     print(f"  maskrl pretrain {run} --out {out}")
-    print(
-        f"  {train_command(name, ablations.overrides('pretraining/MLR-Pretraining', recipe), 'auto', 'mlr', None, False)}"
-    )
+    print(f"  {train_command(name, ablations.overrides('pretraining/MLR-Pretraining', recipe), 'auto', 'mlr', None)}")
 
 
 @app.command("show")

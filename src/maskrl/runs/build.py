@@ -112,7 +112,9 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     size = replay_size(recipe, Spaces.of(env))
     try:
-        return Replay(**size, seed=recipe.seed, directory=directory, pad=recipe.env.pad, mend=mend, mirror=mirror_of(recipe, size))
+        return Replay(
+            **size, seed=recipe.seed, directory=directory, pad=recipe.env.pad, mend=mend, mirror=mirror_of(recipe, size)
+        )
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."

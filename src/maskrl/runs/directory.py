@@ -25,9 +25,9 @@ from typing import IO, Any, Literal, get_args
 import torch
 
 from maskrl.clock import Clock
-from maskrl.runs import checkpoint
-from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
 from maskrl.recipes.overrides import from_json
+from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
+from maskrl.runs import checkpoint
 
 try:
     import fcntl

@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from maskrl.runs.directory import RunError, write_whole
 from maskrl.nn.encoders import Encoder
+from maskrl.runs.directory import RunError, write_whole
 
 KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders are equal files
 

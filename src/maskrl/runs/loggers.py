@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from maskrl.recipes.schema import as_json, digest
 from maskrl.clock import Clock
+from maskrl.recipes.schema import as_json, digest
 from maskrl.runs.directory import Run
 
 RECENT = 60.0  # seconds of training over which the speed is measured
@@ -55,7 +55,8 @@ class Speed:
         self._updates = clock.updates
         self._aside |= {part: points[part] for part in self._aside if part in points}
         seconds = clock.seconds - sum(self._aside.values())
-        if not self._recent or seconds - self._recent[-1][1] >= 0.5:
+        last_decisions, last_seconds = self._recent[-1] if self._recent else (-1, float("-inf"))
+        if clock.decisions > last_decisions and seconds - last_seconds >= 0.5:
             self._recent.append((clock.decisions, seconds))
             while seconds - self._recent[0][1] > RECENT:
                 self._recent.popleft()

@@ -17,9 +17,7 @@ from maskrl.runs.world import EnvironmentFailedError
 EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
 
 
-def train(
-    recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: threading.Event | None = None
-) -> Agent:
+def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: threading.Event | None = None) -> Agent:
     """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one. Closes the loggers.
 
     Raises `Stopped`, with everything saved, when a signal comes (in the main thread) or `stop` is set.
@@ -107,9 +105,7 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
 
     floor = random_returns(envs, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
     epsilon = recipe.evaluation.epsilon
-    return floor, evaluate(
-        agent.policy().act, envs, episodes=episodes, seed=seed, epsilon=epsilon, counter=count
-    )
+    return floor, evaluate(agent.policy().act, envs, episodes=episodes, seed=seed, epsilon=epsilon, counter=count)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from maskrl.recipes.schema import Recipe
 from maskrl.clock import Clock
+from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run
 from maskrl.runs.evaluate import EpisodeReturns
 from maskrl.runs.loggers import Logger, Speed
