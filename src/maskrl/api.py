@@ -1,0 +1,62 @@
+"""The front door from Python: a recipe by name, a run of it, and the policy that comes out."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from maskrl import recipes
+from maskrl.cost.forecast import forecast
+from maskrl.recipes import AnyProfile
+from maskrl.recipes.schema import Recipe
+from maskrl.runs import loop
+from maskrl.runs.directory import Run, default_path
+from maskrl.runs.loggers import Logger
+from maskrl.runs.policy import Policy, load
+from maskrl.runs.signals import Stopped
+from maskrl.runs.terminal import Terminal
+
+__all__ = ["Policy", "Recipe", "Run", "load", "recipe", "train"]
+
+
+def recipe(
+    name: str,
+    *overrides: str,
+    profile: AnyProfile = "auto",
+    method: str | None = None,
+    agent: str | None = None,
+    objective: str | None = None,
+) -> Recipe:
+    """The recipe of that name, such as "dmcontrol/cartpole-swingup", with overrides such as "seed=3".
+
+    `profile` is "paper", "lite", or "auto": paper with a CUDA device, else lite. `method` names a published pair of agent and
+    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
+    """
+    return recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
+
+
+def train(
+    recipe: Recipe | str,
+    run_dir: str | Path | None = None,
+    loggers: Sequence[Logger] | None = None,
+    *,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Train to the end of the recipe's budget, or continue the run that is in `run_dir`; returns the run.
+
+    Without `run_dir` the run is in runs/NAME/METHOD/seed-SEED-DIGEST. `loggers` replaces the progress lines; [] is silent. In the
+    main thread, Ctrl-C saves the run and then raises KeyboardInterrupt; in any thread, setting `stop` saves it and returns. The same
+    call continues it.
+    """
+    chosen = recipes.resolve(recipe) if isinstance(recipe, str) else recipe
+    path = default_path(chosen) if run_dir is None else Path(run_dir)
+    if not (path / "recipe.json").exists():
+        forecast(chosen, path)  # refuses, before anything is written, what cannot run here
+    run = Run.create(path, chosen)
+    if run.status == "done":
+        return run
+    try:
+        loop.train(chosen, run, [Terminal(run)] if loggers is None else loggers, stop=stop)
+    except Stopped as stopped:
+        if stopped.signal_number is not None:
+            raise KeyboardInterrupt(f"Stopped and saved in {path}. The same call continues it.") from None
+    return run

@@ -1,0 +1,130 @@
+"""A trained policy, read from a run: frames in, actions out. Needs no simulator and no replay."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskrl.agents.base import PolicyNetwork, Spaces
+from maskrl.clock import Clock
+from maskrl.envs.base import Pad
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.directory import Run, RunError
+
+Frames = NDArray[np.uint8]
+
+
+class Policy:
+    """The best actions of a trained agent, one frame at a time. It keeps the stack of frames itself.
+
+        policy.reset()                 # at the start of every episode
+        action = policy.act(frame)     # a frame (c, H, W) or (H, W, c), or a batch of them with one more axis in front
+
+    Frames are uint8, as the run's environment makes them before it stacks them: `frame_shape` is (c, H, W). Batches are for
+    environments side by side; their number stays the same until the next reset.
+    """
+
+    def __init__(self, network: PolicyNetwork, spaces: Spaces, *, frame_stack: int, pad: Pad, clock: Clock) -> None:
+        self.network, self.spaces, self.clock = network.eval(), spaces, clock
+        channels, height, width = spaces.obs
+        self.frame_shape = (channels // frame_stack, height, width)
+        self.frame_stack, self.pad = frame_stack, pad
+        self._stack: Frames | None = None  # (N, C, H, W)
+
+    def reset(self) -> None:
+        """Forget the frames seen so far."""
+        self._stack = None
+
+    def act(self, frame: Any) -> Any:
+        """The action after this frame: a vector in [-1, 1], or the number of a discrete action; for a batch, one for each."""
+        frames, is_batch = self._frames(frame)
+        self._stack = self._pushed(self._stack, frames)
+        actions = self.network.act(self._stack)
+        return actions if is_batch else actions[0]
+
+    @torch.no_grad()
+    def encode(self, frames: Any) -> NDArray[np.float32]:
+        """Latent states (T, d) of T consecutive frames of an episode (T, c, H, W), or of T whole stacks (T, C, H, W)."""
+        given = np.asarray(frames)
+        if given.shape[1:] != self.spaces.obs:
+            stack, stacks = None, []
+            for one in self._frames(given, batch=True)[0]:
+                stack = self._pushed(stack, one[None])
+                stacks.append(stack)
+            given = np.concatenate(stacks)
+        states: NDArray[np.float32] = self.network.encode(self.network.on_device(given)).cpu().numpy()
+        return states
+
+    def _pushed(self, stack: Frames | None, frames: Frames) -> Frames:
+        """The stack (N, C, H, W) with the newest frames (N, c, H, W) at its end."""
+        if stack is None:
+            past = frames if self.pad == "repeat" else np.zeros_like(frames)
+            return np.concatenate([*[past] * (self.frame_stack - 1), frames], axis=1)
+        if len(stack) != len(frames):
+            raise ValueError(
+                f"This batch has {len(frames)} frames, the one before had {len(stack)}. Keep the number of environments, or "
+                "call reset() first."
+            )
+        return np.concatenate([stack[:, self.frame_shape[0] :], frames], axis=1)
+
+    def _frames(self, frame: Any, *, batch: bool = False) -> tuple[Frames, bool]:
+        """(N, c, H, W), and whether a batch was given."""
+        given, (channels, height, width) = np.asarray(frame), self.frame_shape
+        last = (height, width, channels)
+        for shape, axes in ((self.frame_shape, (0, 1, 2, 3)), (last, (0, 3, 1, 2))):
+            if given.dtype == np.uint8 and given.shape[1:] == shape:
+                return np.ascontiguousarray(given.transpose(axes)), True
+            if given.dtype == np.uint8 and given.shape == shape and not batch:
+                return np.ascontiguousarray(given[None].transpose(axes)), False
+        raise ValueError(
+            f"Got {given.dtype} of shape {given.shape}; expected a frame of uint8 with shape {self.frame_shape} or {last}, or a "
+            "batch of them. Pass what the environment shows, resized to that, before frames are stacked."
+        )
+
+
+def load(path: str | Path, *, device: str = "cpu") -> Policy:
+    """The policy of a run, from its newest checkpoint. Reading it runs no code of the run, and no simulator is needed."""
+    run = Run.open(Path(path))
+    state = run.restore(lambda text: warnings.warn(text, stacklevel=3))
+    if state is None:
+        raise RunError(f"{path} has no checkpoint yet, so there is no policy in it. Train it first: maskrl.train(...).")
+    if run.status not in ("done", "running"):
+        frames = state["position"]["decisions"] * run.recipe.env.action_repeat
+        warnings.warn(
+            f"The run in {path} is not finished: its policy has trained for {frames:,} of {run.recipe.frames:,} frames.",
+            stacklevel=2,
+        )
+    return policy_of(run.recipe, state, device=device)
+
+
+def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> Policy:
+    """The policy in the state of a checkpoint."""
+    spaces = _spaces(recipe, state)
+    network = recipe.agent.build(spaces, None, torch.device(device)).policy()
+    try:
+        network.load_agent_state(state["agent"])
+        decisions = int(state["position"]["decisions"])
+        clock = Clock(
+            decisions * recipe.env.action_repeat, decisions, state["agent"]["updates"], state["position"]["seconds"]
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise RunError(
+            f"The checkpoint does not fit the recipe beside it: {type(error).__name__}: {error}\nPut back the recipe.json and "
+            "the checkpoints of one run."
+        ) from error
+    return Policy(network, spaces, frame_stack=recipe.env.frame_stack, pad=recipe.env.pad, clock=clock)
+
+
+def _spaces(recipe: Recipe, state: dict[str, Any]) -> Spaces:
+    """As the checkpoint has them; older ones do not, so the environment is made once."""
+    if "spaces" in state:
+        saved = state["spaces"]
+        return Spaces(tuple(saved["obs"]), saved["action_dim"], saved["discrete"])
+    env = recipe.env.make(seed=recipe.seed, training=False)
+    try:
+        return Spaces.of(env)
+    finally:
+        env.close()
