@@ -18,11 +18,10 @@ import torch
 
 from maskrl.agents.base import Agent, Spaces
 from maskrl.agents.sac import SACConfig
-from maskrl.cost.forecast import free_memory
 from maskrl.cost.operations import UpdateCost, turn_of, update_cost
-from maskrl.doctor import cores_allowed
 from maskrl.envs import AnyEnv, DMControl
 from maskrl.envs.base import episode_seed
+from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs.loop import device_of, replay_size

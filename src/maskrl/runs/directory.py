@@ -26,8 +26,8 @@ import torch
 
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.envs.gl import choose_gl
-from maskrl.runs import checkpoint
 from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text, from_json
+from maskrl.runs import checkpoint
 
 try:
     import fcntl

@@ -14,11 +14,10 @@ from maskrl import recipes
 from maskrl.analysis.power import cheapest_seeds, power, seeds_for
 from maskrl.analysis.scores import method_of, protocol_difference, protocol_of, scale
 from maskrl.analysis.statistics import Summary, effect_size
-from maskrl.cost.forecast import free_memory
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
-from maskrl.doctor import cores_allowed
 from maskrl.envs import AnyEnv, Atari
+from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.published import published, training_hours
 from maskrl.recipes.schema import Method, Recipe
 from maskrl.studies.sweep import Job

@@ -28,10 +28,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from maskrl.cost.forecast import free_memory, process_memory, size, takes_of
+from maskrl.cost.forecast import process_memory, size, takes_of
 from maskrl.cost.operations import blank_agent, spaces_of
-from maskrl.doctor import cores_allowed
 from maskrl.envs.base import require_extra
+from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Method, Profile, Recipe, as_json
 from maskrl.runs.directory import Run, is_locked, lock
 

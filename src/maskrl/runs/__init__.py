@@ -1,0 +1,1 @@
+"""One run: its loop, directory, checkpoints, evaluation and loggers."""
