@@ -21,7 +21,7 @@ from maskrl import cli
 from maskrl.cli.sweep import LiveBoard, PlainBoard
 from maskrl.cost.forecast import PROCESS
 from maskrl.recipes.schema import Recipe, digest
-from maskrl.runs.directory import Clock, Run, RunError, is_locked
+from maskrl.runs.directory import Clock, Run, RunError
 from maskrl.runs.loop import Stopped
 from maskrl.studies import sweep as sweeping
 from maskrl.studies.jobs import expand
@@ -139,14 +139,14 @@ def test_how_a_try_ended_tells_a_failed_run_from_a_stopped_one(tmp_path: Path, c
 
 def test_to_look_at_a_lock_disturbs_nobody(tmp_path: Path):
     run = Run.create(tmp_path, tiny_recipe())
-    assert not is_locked(tmp_path)
+    assert not run.is_locked
     for _ in range(2):
-        assert not is_locked(tmp_path)
+        assert not run.is_locked
         with run.locked():
-            assert is_locked(tmp_path)
+            assert run.is_locked
             with pytest.raises(RunError, match="is being trained by process"), run.locked():
                 pass
-    assert not is_locked(tmp_path)
+    assert not run.is_locked
 
 
 def test_a_run_that_was_killed_before_it_had_a_recipe_is_a_new_one(tmp_path: Path):

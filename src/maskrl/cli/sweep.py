@@ -91,7 +91,7 @@ def start(
     ] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.runs.directory import Run, RunError, begun_from
+    from maskrl.runs.directory import RunError, RunFiles, begun_from
     from maskrl.runs.loop import stopping
     from maskrl.studies.jobs import expand
     from maskrl.studies.sweep import SweepError, drive, local, on_ray, sizes_of, write_manifest
@@ -103,7 +103,7 @@ def start(
     asked = {"sweep": name, "seeds": seeds, **only, "grid": grid or [], "profile": profile}
     with refusing(SweepError):
         entries = write_manifest(folder, asked, jobs, extend=extend)
-    todo = [job for job in jobs if Run(folder / job.directory, job.recipe).status != "done"]
+    todo = [job for job in jobs if RunFiles(folder / job.directory).status != "done"]
     if backend == "print":
         _print_commands(name, folder, jobs, todo)
         return

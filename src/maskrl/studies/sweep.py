@@ -33,7 +33,7 @@ from maskrl.cost.operations import blank_agent, spaces_of
 from maskrl.envs.base import require_extra
 from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Method, Profile, Recipe, as_json
-from maskrl.runs.directory import Run, is_locked, lock
+from maskrl.runs.directory import RunFiles, lock
 
 State = Literal["waiting", "running", "interrupted", "done", "failed"]
 
@@ -151,12 +151,12 @@ class Look(NamedTuple):
 def look(out: Path, entry: Entry) -> Look:
     """What there is to know of a run, whoever runs it."""
     path, outcome = out / entry.directory, _outcome(out, entry.directory)
-    run = Run(path, None)  # type: ignore[arg-type] # its log and its status need no recipe
+    run = RunFiles(path)
     status = run.status if (path / "recipe.json").exists() else "new"
     state: State
     if status == "done":
         state = "done"
-    elif is_locked(path):
+    elif run.is_locked:
         state = "running"
     elif status == "failed" or (outcome is not None and outcome not in (0, *STOPPED)):
         state = "failed"
@@ -166,14 +166,8 @@ def look(out: Path, entry: Entry) -> Look:
     for event in run.events():
         frames, seconds = max(frames, event["frames"]), max(seconds, event["seconds"])
         score = event["score"] if event["kind"] == "evaluation" else score
-    why = (_why(path) if status == "failed" else f"ended by {_ending(outcome)}") if state == "failed" else ""
+    why = (run.why if status == "failed" else f"ended by {_ending(outcome)}") if state == "failed" else ""
     return Look(entry.directory, state, frames, entry.frames, seconds, score, why)
-
-
-def _why(path: Path) -> str:
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        return str(json.loads((path / "status.json").read_text())["why"])
-    return "status.json cannot be read"
 
 
 def _ending(code: int | None) -> str:
@@ -257,10 +251,10 @@ def attempt(
     Once there is something in `stop`, the run saves itself and ends; with a second entry it just ends. `here`: the folder in which
     the sweep was started, from which paths in a recipe are meant.
     """
-    log = log_of(out, job.directory)
+    run, log = RunFiles(out / job.directory), log_of(out, job.directory)
     log.parent.mkdir(parents=True, exist_ok=True)
     with _claimed(log.with_suffix(".lock")) as mine, log.open("a") as file:
-        if not mine or is_locked(out / job.directory):
+        if not mine or run.is_locked:
             return BUSY
         log.with_suffix(".code").unlink(missing_ok=True)
         words = job.command(out)
@@ -275,7 +269,7 @@ def attempt(
             start_new_session=True,  # Ctrl-C in a terminal is for us, and we tell them
         )
         code = _followed(child, stop)
-        if code == 2 and is_locked(out / job.directory):  # somebody was faster
+        if code == 2 and run.is_locked:  # somebody was faster
             return BUSY
         if not stop:
             log.with_suffix(".code").write_text(str(code))
@@ -354,7 +348,7 @@ def drive(
         for job in [] if stop else list(waiting):
             if time.monotonic() >= resting.get(job.directory, 0.0) and backend.fits(job, active.values()):
                 waiting.remove(job)
-                if Run(out / job.directory, job.recipe).status != "done":
+                if RunFiles(out / job.directory).status != "done":
                     active[backend.submit(job)] = job
         if stop:
             backend.cancel(stop)
