@@ -23,6 +23,7 @@ from maskrl.cost.forecast import Takes
 from maskrl.cost.operations import Pass, RunCost, UpdateCost, run_cost, update_cost
 from maskrl.recipes.published import published
 from maskrl.recipes.schema import Evaluation
+from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import expand
 from maskrl.studies.plan import (
     ACT_OVERHEAD,
@@ -40,7 +41,6 @@ from maskrl.studies.plan import (
     makespan,
     papers_time,
 )
-from maskrl.studies.sweep import sizes_of
 
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 

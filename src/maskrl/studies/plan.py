@@ -20,7 +20,7 @@ from maskrl.envs import AnyEnv, Atari
 from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.published import published, training_hours
 from maskrl.recipes.schema import Method, Recipe
-from maskrl.studies.sweep import Job
+from maskrl.studies.jobs import Job
 
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
 # 35.6 TFLOP/s. The released code computes 197 PFLOP more: 13 TFLOP/s, 0.37 of it.
