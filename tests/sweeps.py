@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from maskrl.runs.directory import is_locked
+from maskrl.runs.directory import RunFiles
 
 # 120 decisions, the first 60 of them random, of networks that are hardly there. Not all of it is for both toys.
 TINY = [
@@ -66,7 +66,7 @@ def first_trainer(out: Path, sweep: "subprocess.Popen[str]", where: Callable[[in
     while True:
         for process, path in trainers(out).items():
             with suppress(OSError):
-                if where(parent(process)) and is_locked(path):
+                if where(parent(process)) and RunFiles(path).is_locked:
                     return process, path
         assert sweep.poll() is None, sweep.communicate()[0]
         time.sleep(0.02)

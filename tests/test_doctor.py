@@ -16,6 +16,7 @@ from rich.console import Console
 
 from maskrl import doctor
 from maskrl.doctor import BrokenError, Check, ask, requirements, verdict, within
+from maskrl.machine import cores_allowed, memory_limits
 
 
 def diagnosed(part, *, site=None, limits=None, **environment):
@@ -232,7 +233,7 @@ def test_torch_that_crashes_is_a_failed_row_with_the_command_to_install_it_again
 
 
 def test_more_threads_than_cores_is_a_warning_with_the_number_to_set(tmp_path):
-    cores = doctor.cores_allowed()
+    cores = cores_allowed()
     answer = torch_like(tmp_path, threads=cores + 1)
     assert answer["checks"]["torch"]["state"] == "warning"
     assert answer["checks"]["torch"]["fix"] == f"export OMP_NUM_THREADS={cores}"
@@ -290,25 +291,25 @@ def group(path, limit, used, cached, *, old=False):
 
 
 def test_the_memory_of_the_machine_counts_when_nothing_limits_it(tmp_path):
-    assert doctor.memory_limits(machine(tmp_path, {})) == {"machine": 4000 * 1024}
+    assert memory_limits(machine(tmp_path, {})) == {"machine": 4000 * 1024}
     unlimited = group("sys/fs/cgroup", "max", 700, 0) | {"proc/self/cgroup": "0::/\n"}
-    assert doctor.memory_limits(machine(tmp_path, unlimited)) == {"machine": 4000 * 1024}
+    assert memory_limits(machine(tmp_path, unlimited)) == {"machine": 4000 * 1024}
 
 
 def test_the_tightest_control_group_above_us_counts_and_what_it_caches_is_free(tmp_path):
     files = {"proc/self/cgroup": "0::/job/step\n"}
     files |= group("sys/fs/cgroup/job/step", 5000, 1000, 0) | group("sys/fs/cgroup/job", 4000, 3000, 500)
-    assert doctor.memory_limits(machine(tmp_path, files))["control group"] == 4000 - 3000 + 500
+    assert memory_limits(machine(tmp_path, files))["control group"] == 4000 - 3000 + 500
     files |= group("sys/fs/cgroup/job/step", 5000, 4900, 0)
-    assert doctor.memory_limits(machine(tmp_path, files))["control group"] == 5000 - 4900
+    assert memory_limits(machine(tmp_path, files))["control group"] == 5000 - 4900
 
 
 def test_control_groups_of_version_1_count_too_even_if_a_container_sees_only_their_root(tmp_path):
     files = {"proc/self/cgroup": "4:memory:/docker/0123\n1:cpu,cpuacct:/docker/0123\n0::/\n"}
     files |= group("sys/fs/cgroup/memory", 3000, 1000, 200, old=True)
-    assert doctor.memory_limits(machine(tmp_path, files))["control group"] == 2200
+    assert memory_limits(machine(tmp_path, files))["control group"] == 2200
     files |= group("sys/fs/cgroup/memory", 2**63 - 4096, 1000, 200, old=True)
-    assert "control group" not in doctor.memory_limits(machine(tmp_path, files))
+    assert "control group" not in memory_limits(machine(tmp_path, files))
 
 
 @pytest.mark.parametrize(
@@ -323,13 +324,13 @@ def test_control_groups_of_version_1_count_too_even_if_a_container_sees_only_the
     ],
 )
 def test_a_quota_of_processor_time_is_rounded_up_to_cores(tmp_path, files):
-    assert doctor.cores_allowed(machine(tmp_path, files)) == 1
+    assert cores_allowed(machine(tmp_path, files)) == 1
 
 
 @pytest.mark.parametrize("quota", ["max 100000", "900000000 100000"])
 def test_without_a_quota_the_affinity_counts(tmp_path, quota):
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota}
-    assert doctor.cores_allowed(machine(tmp_path, files)) == len(os.sched_getaffinity(0))
+    assert cores_allowed(machine(tmp_path, files)) == len(os.sched_getaffinity(0))
 
 
 def test_a_limit_of_addresses_is_a_warning_with_the_command_that_lifts_it():

@@ -6,7 +6,6 @@ row of the table, not the end of the doctor.
 
 import importlib.util
 import json
-import math
 import os
 import platform
 import re
@@ -30,6 +29,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from maskrl import __version__
+from maskrl.machine import cores_allowed, memory_limits, ulimit
 
 Family = Literal["toy", "dmcontrol", "atari"]  # of recipes
 State = Literal["ok", "warning", "missing", "failed"]  # warning: runs work, but; missing: what nobody has to have
@@ -403,70 +403,6 @@ def _cuda() -> Check:
     return Check("CUDA", "ok", f"{device}, {decimal(memory)}", values={"device": device, "memory": memory})
 
 
-def cores_allowed(root: Path = Path("/")) -> int:
-    """Cores that this process may use: those of its affinity, fewer if its control group has a quota of time."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    for group in _control_groups("cpu", root):
-        with suppress(OSError, ValueError):
-            if (group / "cpu.max").exists():
-                quota, period = (group / "cpu.max").read_text().split()
-            else:
-                quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-            if int(quota) > 0:  # ValueError: "max"
-                cores = min(cores, math.ceil(int(quota) / int(period)))
-    return cores
-
-
-def memory_limits(root: Path = Path("/")) -> dict[str, int]:
-    """Bytes that this process could still take, by what sets the limit: the machine, its control group, `ulimit -v`."""
-    limits = {}
-    with suppress(OSError, ValueError, AttributeError):
-        limits["machine"] = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError):  # better, on Linux: with the files that it keeps in memory only because there is room
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits["machine"] = int(line.split()[1]) * 1024
-    for group in _control_groups("memory", root):
-        for limit, usage, cached in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            with suppress(OSError, ValueError):  # ValueError: "max"
-                allowed, used = int((group / limit).read_text()), int((group / usage).read_text())
-                statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                left = max(0, allowed - used + int(statistics.get(cached, 0)))
-                if allowed < 2**60:  # version 1 has a number for "no limit"
-                    limits["control group"] = min(left, limits.get("control group", left))
-    if (addresses := _ulimit("RLIMIT_AS")) is not None:
-        with suppress(OSError):
-            addresses -= int((root / "proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        limits["ulimit -v"] = max(0, addresses)
-    return limits
-
-
-def _control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """The directories of our control group and those above it, each of which may set a limit. Versions 1 and 2."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return  # not Linux
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers or controller in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / (controller if controllers else "")
-            # In a container the path may be the host's, of which only the root is to be seen.
-            yield from (mount / above.relative_to("/") for above in (Path(path), *Path(path).parents))
-
-
-def _ulimit(name: str) -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    soft, _ = resource.getrlimit(getattr(resource, name))
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
 def _memory() -> Check:
     limits = memory_limits()
     if not limits:
@@ -533,7 +469,7 @@ def _disk(run_dir: Path) -> Iterator[Check]:
     there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if os.path.exists(path))
     room, fix = {"free": shutil.disk_usage(there).free}, elsewhere
     found = f"{decimal(room['free'])} free"
-    if (largest := _ulimit("RLIMIT_FSIZE")) is not None:
+    if (largest := ulimit("RLIMIT_FSIZE")) is not None:
         room["ulimit -f"] = largest
         found += f", but no file may be larger than {decimal(largest)} (ulimit -f)"
         fix = "ulimit -f unlimited" if largest < room["free"] else fix

@@ -23,6 +23,7 @@ from maskrl.cost.forecast import Takes
 from maskrl.cost.operations import Pass, RunCost, UpdateCost, run_cost, update_cost
 from maskrl.recipes.published import published
 from maskrl.recipes.schema import Evaluation
+from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import expand
 from maskrl.studies.plan import (
     ACT_OVERHEAD,
@@ -40,7 +41,6 @@ from maskrl.studies.plan import (
     makespan,
     papers_time,
 )
-from maskrl.studies.sweep import sizes_of
 
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 
@@ -148,7 +148,7 @@ def made_up(task: str = "dmcontrol/reacher-easy", method: str = "mlr", seeds: in
         frames=4000, decisions=1000, chosen=900, updates=900, evaluations=3, episodes=6,
         takes=Takes(replay=10, disk=30, memory=20), memory=70,
     )  # fmt: skip
-    return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50, "measured"), None)
+    return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50, "measured"))
 
 
 def test_the_seconds_and_operations_of_a_run():
@@ -157,7 +157,6 @@ def test_the_seconds_and_operations_of_a_run():
     evaluating, floor = 6 * 50 * (0.03 + 0.002), 2 * 50 * 0.03
     assert line.seconds == pytest.approx(learning + deciding + evaluating + floor)
     assert line.flops == 900 * 2e9 + (900 + 6 * 50) * 1e6
-    assert line.memory == 70
 
 
 def test_a_plan_forecasts_the_memory_that_a_sweep_shares_out():
@@ -181,7 +180,7 @@ def test_the_totals_of_a_plan():
     assert plan.runs == 5
     assert plan.seconds == pytest.approx(3 * a + 2 * b)
     assert plan.elapsed == pytest.approx(max(2 * a, a + 2 * b))
-    assert plan.memory == 2 * lines[0].memory
+    assert plan.memory == 2 * lines[0].cost.memory
     assert plan.disk == 5 * 30
     assert plan.flops == 5 * lines[0].flops
 

@@ -22,11 +22,13 @@ from maskrl.cli.sweep import LiveBoard, PlainBoard
 from maskrl.clock import Clock
 from maskrl.cost.forecast import PROCESS
 from maskrl.recipes.schema import Recipe, digest
-from maskrl.runs.directory import Run, RunError, is_locked
+from maskrl.runs.directory import Run, RunError
 from maskrl.runs.signals import Stopped
+from maskrl.studies import backends
 from maskrl.studies import sweep as sweeping
-from maskrl.studies.jobs import expand
-from maskrl.studies.sweep import BUSY, Backend, Entry, Job, Look, Needs, Size, SweepError, drive, look
+from maskrl.studies.backends import Needs, Size
+from maskrl.studies.jobs import Job, expand
+from maskrl.studies.sweep import BUSY, Backend, Entry, Look, SweepError, drive, look
 from sweeps import TINY, first_trainer, is_alive, maskrl
 from tiny_runs import events, same_end, tiny_recipe, trained
 
@@ -140,14 +142,14 @@ def test_how_a_try_ended_tells_a_failed_run_from_a_stopped_one(tmp_path: Path, c
 
 def test_to_look_at_a_lock_disturbs_nobody(tmp_path: Path):
     run = Run.create(tmp_path, tiny_recipe())
-    assert not is_locked(tmp_path)
+    assert not run.is_locked
     for _ in range(2):
-        assert not is_locked(tmp_path)
+        assert not run.is_locked
         with run.locked():
-            assert is_locked(tmp_path)
+            assert run.is_locked
             with pytest.raises(RunError, match="is being trained by process"), run.locked():
                 pass
-    assert not is_locked(tmp_path)
+    assert not run.is_locked
 
 
 def test_a_run_that_was_killed_before_it_had_a_recipe_is_a_new_one(tmp_path: Path):
@@ -241,13 +243,13 @@ def test_what_is_done_is_left_alone_and_a_stop_begins_nothing(tmp_path: Path):
 
 def fits(monkeypatch: pytest.MonkeyPatch, *, cores: int, memory: int, **options: int) -> Callable[[int], bool]:
     """Whether one more run fits beside so many; each takes 2 cores and 1 GB."""
-    monkeypatch.setattr(sweeping, "cores_allowed", lambda: cores)
-    monkeypatch.setattr(sweeping, "free_memory", lambda: memory)
+    monkeypatch.setattr(backends, "cores_allowed", lambda: cores)
+    monkeypatch.setattr(backends, "free_memory", lambda: memory)
     some = [job(seed=seed, threads=2) for seed in range(1, 9)]
     sizes = {one.directory: Size(1_000_000_000, 0) for one in some}
 
     def asked(active: int) -> bool:
-        with sweeping.local(Path(), some, sizes, **options) as backend:
+        with backends.local(Path(), some, sizes, **options) as backend:
             return backend.fits(some[-1], some[:active])
 
     return asked
@@ -267,8 +269,8 @@ def test_never_more_runs_than_cores_memory_and_workers_have_room_for(monkeypatch
 def test_a_run_that_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SweepError, match=r"takes 1.0 GB of memory; 900 MB is free"):
         fits(monkeypatch, cores=4, memory=900_000_000)(0)
-    nodes = [{"CPU": 4.0, "memory": 5e8}, {"CPU": 1.0, "memory": 9e9}]
-    sweeping._require_room({"a": Needs(1, 8 * 10**9, 0.0), "b": Needs(4, 10**8, 0.0)}, nodes)
+    nodes = [Needs(4, 5e8, 0), Needs(1, 9e9, 0)]
+    backends._require_room({"a": Needs(1, 8 * 10**9, 0.0), "b": Needs(4, 10**8, 0.0)}, nodes)
     for need, words in (
         (Needs(2, 10**9, 0.0), "2 CPU and 1.0 GB"),  # each of the two on another node
         (Needs(1, 10**10, 0.0), "1 CPU and 10 GB"),
@@ -277,17 +279,18 @@ def test_a_run_that_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(
             SweepError, match=f"No node of the cluster can run a, which takes {words}. There are 2: 1 CPU"
         ):
-            sweeping._require_room({"a": need}, nodes)
+            backends._require_room({"a": need}, nodes)
 
 
 def test_a_run_takes_what_its_recipe_says():
     def takes(gpus: bool, **changes: object) -> Needs:
-        return sweeping.needs_of(job(**changes), 5, gpus=gpus, runs_per_gpu=4)
+        one = job(**changes)
+        return backends.needs_of([one], {one.directory: Size(5, 0)}, gpus=gpus, runs_per_gpu=4)[one.directory]
 
     assert takes(False, threads=3) == Needs(3, 5, 0.0)
-    assert takes(True, threads=1).gpu == 0.25
-    assert takes(True, device="cpu").gpu == 0
-    assert takes(False, device="cuda").gpu == 0.25  # for a node that has one
+    assert takes(True, threads=1).gpus == 0.25
+    assert takes(True, device="cpu").gpus == 0
+    assert takes(False, device="cuda").gpus == 0.25  # for a node that has one
 
 
 @pytest.mark.parametrize(("profile", "measured"), [("lite", 0.76e9), ("paper", 2.23e9)])
@@ -296,13 +299,13 @@ def test_what_a_run_takes_of_memory_is_not_much_above_what_was_measured(
 ):
     """Each in docs/sweeps.md."""
     made = expand("dmcontrol/walker-walk", seeds=2, methods=["mlr"], profile=profile)
-    for one in sweeping.sizes_of(made).values():
+    for one in backends.sizes_of(made).values():
         assert measured <= one.memory <= 1.3 * measured
 
 
 def test_the_baseline_takes_less_memory_than_mlr():
     made = expand("dmcontrol/walker-walk", seeds=1, profile="paper")
-    sizes = {job.method: sweeping.sizes_of([job])[job.directory].memory for job in made}
+    sizes = {job.method: backends.sizes_of([job])[job.directory].memory for job in made}
     assert 700_000_000 < sizes["baseline"] < sizes["mlr"]
 
 
@@ -310,24 +313,24 @@ def test_an_environment_in_a_process_of_its_own_takes_a_core_and_memory():
     (alone,), (both,) = (
         expand("toy/reach", seeds=1, grid=[f"overlap={it}"], methods=["mlr"]) for it in ("false", "true")
     )
-    memory = [sweeping.sizes_of([one])[one.directory].memory for one in (alone, both)]
-    assert memory[1] == memory[0] + PROCESS
-    cores = [sweeping.needs_of(one, 1, gpus=False, runs_per_gpu=1).cores for one in (alone, both)]
-    assert cores == [1, 2]
+    sizes = backends.sizes_of([alone, both])
+    assert sizes[both.directory].memory == sizes[alone.directory].memory + PROCESS
+    needs = backends.needs_of([alone, both], sizes, gpus=False, runs_per_gpu=1)
+    assert [need.cores for need in needs.values()] == [1, 2]
 
 
 def test_gpus_are_those_that_we_may_use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert sweeping._gpus() == ["0", "1"]
+    assert backends._gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert sweeping._gpus() == ["3", "5"]
+    assert backends._gpus() == ["3", "5"]
 
 
 def test_a_gpu_that_is_asked_for_and_not_here_is_missed_by_this_machine_alone(tmp_path: Path):
     made = expand("toy/reach", seeds=1, methods=["mlr"], grid=["device=cuda"])
-    sizes = sweeping.sizes_of(made)  # for a node that has one
-    with pytest.raises(SweepError, match="no CUDA device here"), sweeping.local(tmp_path, made, sizes):
+    sizes = backends.sizes_of(made)  # for a node that has one
+    with pytest.raises(SweepError, match="no CUDA device here"), backends.local(tmp_path, made, sizes):
         pass
 
 
@@ -348,11 +351,11 @@ def test_an_address_where_nobody_answers_is_refused_in_seconds():
         for address in (where, f"ray://{where}"):
             began = time.monotonic()
             with pytest.raises(SweepError, match=f"Nobody answers at {where}"):
-                sweeping._require_reachable(address)
-            assert time.monotonic() - began < 2 * sweeping.REACHABLE
+                backends._require_reachable(address)
+            assert time.monotonic() - began < 2 * backends.REACHABLE
     for address in ("somewhere", "ray://", ":6379", "host:port"):
         with pytest.raises(SweepError, match="expected auto, local, HOST:PORT or ray://HOST:PORT"):
-            sweeping._require_reachable(address)
+            backends._require_reachable(address)
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,10 +24,10 @@ import torch
 from maskrl.agents.base import Spaces
 from maskrl.bench.speed import Measured, Tell, Wrap, wrap_agent
 from maskrl.clock import Clock, Stopwatch
-from maskrl.cost.forecast import free_memory
 from maskrl.envs import AnyEnv, Atari, DMControl
 from maskrl.envs.base import episode_seed
 from maskrl.envs.gl import PACKAGES, NoBackendError, choose_gl
+from maskrl.machine import free_memory
 from maskrl.recipes.schema import Budget, Evaluation, Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import loop as training

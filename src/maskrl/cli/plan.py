@@ -198,7 +198,7 @@ def _costs(lines: "Sequence[Line]") -> "Table":
             _range([line.speed.update for line in some]),
             _range([1e3 * line.speed.step for line in some]),
             _range([line.seconds / 3600 for line in some]),
-            size(max(line.memory for line in some)),
+            size(max(line.cost.memory for line in some)),
             size(max(line.cost.takes.disk for line in some)),
         ]
         hours = some[0].papers_hours
@@ -326,7 +326,7 @@ def _as_dict(made: "Plan", command: str) -> dict[str, Any]:
                 "hours": line.seconds / 3600,
                 "papers_hours": line.papers_hours,
                 "seconds": asdict(line.speed),
-                "memory_bytes": line.memory,
+                "memory_bytes": line.cost.memory,
                 "disk_bytes": line.cost.takes.disk,
             }
             for line in made.lines

@@ -31,7 +31,9 @@ from maskrl.cli.words import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from maskrl.studies.sweep import Entry, Job, Look, Size, State
+    from maskrl.studies.backends import Size
+    from maskrl.studies.jobs import Job
+    from maskrl.studies.sweep import Entry, Look, State
 
 
 class StartIsUnderstood(TyperGroup):
@@ -91,10 +93,11 @@ def start(
     ] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.runs.directory import Run, RunError, begun_from
+    from maskrl.runs.directory import RunError, RunFiles, begun_from
     from maskrl.runs.signals import stopping
+    from maskrl.studies.backends import local, on_ray, sizes_of
     from maskrl.studies.jobs import expand
-    from maskrl.studies.sweep import SweepError, drive, local, on_ray, sizes_of, write_manifest
+    from maskrl.studies.sweep import SweepError, drive, write_manifest
 
     only = {"methods": listed(methods), "tasks": listed(tasks)}
     with refusing(ValueError, ModuleNotFoundError):
@@ -103,7 +106,7 @@ def start(
     asked = {"sweep": name, "seeds": seeds, **only, "grid": grid or [], "profile": profile}
     with refusing(SweepError):
         entries = write_manifest(folder, asked, jobs, extend=extend)
-    todo = [job for job in jobs if Run(folder / job.directory, job.recipe).status != "done"]
+    todo = [job for job in jobs if RunFiles(folder / job.directory).status != "done"]
     if backend == "print":
         _print_commands(name, folder, jobs, todo)
         return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.doctor import memory_limits
+from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint
@@ -108,11 +108,6 @@ def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int
         states = agent.encoder(torch.zeros(1, *recipe.agent.obs_shape(spaces), device=device))
     del states  # until here, no two tensors had the same place
     return sum(kept.values())
-
-
-def free_memory() -> int | None:
-    """Bytes that can be taken, by the machine, the container and the shell alike."""
-    return min(memory_limits().values(), default=None)
 
 
 def size(count: int) -> str:

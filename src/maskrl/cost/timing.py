@@ -17,10 +17,9 @@ import numpy as np
 import torch
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.cost.forecast import free_memory
 from maskrl.cost.operations import UpdateCost, update_cost
-from maskrl.doctor import cores_allowed
 from maskrl.envs.base import episode_seed
+from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs.build import device_of, replay_size

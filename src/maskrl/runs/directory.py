@@ -1,7 +1,7 @@
 """The directory of one run. Everything a reader needs to believe its number is in it.
 
 recipe.json        what was run
-versions.json      with what: Python, torch, simulator, renderer, processor
+versions.json      with what: Python, torch, simulator, renderer, processor, and which maskrl, to the commit
 metrics.jsonl      one line per event, each with its clock: frames, decisions, updates, seconds
 status.json        running, stopped, done or failed, and why
 checkpoints/       the newest state and the one before, tensors and plain values only
@@ -14,10 +14,12 @@ import os
 import platform
 import re
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -25,9 +27,11 @@ from typing import IO, Any, Literal, get_args
 import torch
 
 from maskrl.clock import Clock
+from maskrl.envs.base import require_extra
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
 from maskrl.runs import checkpoint
+from maskrl.runs.evaluate import EpisodeReturns
 
 try:
     import fcntl
@@ -47,12 +51,97 @@ class RunError(Exception):
     """Something about a run directory that its user can put right; the message says how."""
 
 
-class Run:
+class RunFiles:
+    """A run's directory, to be read: its status, log, versions and results. Needs no recipe, so it opens what `Run` refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def status(self) -> Status:
+        """Where the run is in its life. A file that cannot be read only shows that there is a run."""
+        if not os.path.exists(self.path / "status.json"):
+            return "new"
+        known: tuple[Status, ...] = get_args(Status)
+        return next((one for one in known if one == self._read("status.json").get("status")), "running")
+
+    @property
+    def why(self) -> str:
+        """The error that a failed run ended with."""
+        return str(self._read("status.json").get("why", "status.json cannot be read"))
+
+    def versions(self) -> dict[str, Any]:
+        """With what the run was begun; nothing if that cannot be read."""
+        return self._read("versions.json")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """A JSON object; an empty one if the file cannot be read."""
+        try:
+            found = json.loads((self.path / name).read_text())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether some process trains this run, as far as the file system tells."""
+        if fcntl is None:
+            return False
+        try:
+            with (self.path / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # there is no run yet, or there are no locks
+            return False
+        return False
+
+    def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
+        """The logged events in order, of these kinds or of all; a line torn by a crash is passed over."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
+        words = [kind.encode() for kind in kinds]
+        for line in lines:
+            if words and not any(word in line for word in words):
+                continue  # unparsed: of a long log, most lines are updates
+            event = _event(line)
+            if event is not None and (not kinds or event["kind"] in kinds):
+                yield event
+
+    @property
+    def scores(self) -> list[dict[str, float]]:
+        """The evaluations in order: their clock, score, spread over episodes (standard deviation), and number of episodes."""
+        return [
+            {field.name: event[field.name] for field in fields(Clock)}
+            | {"score": event["score"], "spread": EpisodeReturns(tuple(event["returns"])).spread}
+            | {"episodes": len(event["returns"])}
+            for event in self.events("evaluation")
+        ]
+
+    def frame(self) -> Any:
+        """The scores as a DataFrame of pandas."""
+        require_extra("pandas", "report")
+        import pandas  # type: ignore[import-untyped]
+
+        return pandas.DataFrame(self.scores, columns=[*Clock.__annotations__, "score", "spread", "episodes"])
+
+    @property
+    def videos(self) -> list[Path]:
+        """Videos in the run's directory and its folders, such as those of `maskrl evaluate --video`."""
+        return sorted(path for path in self.path.rglob("*") if path.suffix.lower() in (".mp4", ".gif"))
+
+
+class Run(RunFiles):
     """One run: its directory, its recipe, its log and its newest checkpoint."""
 
     def __init__(self, path: Path, recipe: Recipe, text: str | None = None) -> None:
         """`text`: the recipe as it was written, which a later version of maskrl may write otherwise."""
-        self.path, self.recipe, self._text = path, recipe, text
+        super().__init__(path)
+        self.recipe, self._text = recipe, text
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> "Run":
@@ -112,14 +201,6 @@ class Run:
             file.flush()
             yield
 
-    def versions(self) -> dict[str, Any]:
-        """With what the run was begun; nothing if that cannot be read."""
-        try:
-            found = json.loads((self.path / "versions.json").read_text())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
     def require_same_encoder(self) -> None:
         """Refuse to go on, if the file of its first encoder has changed. One that is gone is missed only at the very start."""
         path, begun = encoder_path(self.recipe), self.versions().get("encoder")
@@ -140,22 +221,6 @@ class Run:
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"kind": kind, **asdict(clock), **values}) + "\n")
 
-    def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
-        """The logged events in order, of these kinds or of all; a line torn by a crash is passed over."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
-        words = [kind.encode() for kind in kinds]
-        for line in lines:
-            if words and not any(word in line for word in words):
-                continue  # unparsed: of a long log, most lines are updates
-            event = _event(line)
-            if event is not None and (not kinds or event["kind"] in kinds):
-                yield event
-
     def rewind(self, clock: Clock | None) -> None:
         """Forget what was logged after this time, or everything: it will be done again."""
         if not (self.path / "metrics.jsonl").exists():
@@ -166,20 +231,6 @@ class Run:
             if clock is not None and event["decisions"] <= clock.decisions and event["updates"] <= clock.updates
         ]
         write_whole(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
-
-    # ── status ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def status(self) -> Status:
-        """Where the run is in its life; a file that cannot be read says no more than that there is a run."""
-        try:
-            status = json.loads((self.path / "status.json").read_text())["status"]
-        except FileNotFoundError:
-            return "new"
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return "running"
-        known: tuple[Status, ...] = get_args(Status)
-        return next((one for one in known if one == status), "running")
 
     def set_status(self, status: Status, why: str = "") -> None:
         write_whole(self.path / "status.json", json.dumps({"status": status, "why": why}))
@@ -248,22 +299,8 @@ class Run:
             )
 
 
-def is_locked(path: Path) -> bool:
-    """Whether some process trains the run in this directory, as far as the file system tells."""
-    if fcntl is None:
-        return False
-    try:
-        with (path / "lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no run yet, or there are no locks
-        return False
-    return False
-
-
 def lock(file: IO[str]) -> None:
-    """Lock a file for this process, or BlockingIOError. A look at the lock (`is_locked`) is waited for: it takes no time."""
+    """Lock a file for this process, or BlockingIOError. Waits for `is_locked`, which holds the lock for a moment."""
     for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -278,29 +315,24 @@ def lock(file: IO[str]) -> None:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """A line of the log, or None if it is not one that a run has written."""
-
-    def is_number(value: Any) -> bool:
-        return isinstance(value, int | float)
-
+    """A line of the log, or None if no run has written it."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(event, dict) or not all(is_number(event.get(field.name)) for field in fields(Clock)):
+    if not isinstance(event, dict) or event.get("kind") not in get_args(Kind):
         return None
-    match event.get("kind"):
+    numbers = [event.get(field.name) for field in fields(Clock)]
+    match event["kind"]:
         case "evaluation" | "random":
             returns = event.get("returns")
-            listed = isinstance(returns, list) and len(returns) > 0 and all(map(is_number, returns))
-            return event if listed and is_number(event.get("score")) else None
+            numbers += [event.get("score"), *(returns if isinstance(returns, list) and returns else [None])]
         case "episode":
-            return event if is_number(event.get("return")) else None
+            numbers.append(event.get("return"))
         case "timing":
             parts = event.get("parts")
-            return event if isinstance(parts, dict) and all(map(is_number, parts.values())) else None
-        case kind:
-            return event if kind in get_args(Kind) else None
+            numbers += parts.values() if isinstance(parts, dict) else [None]
+    return event if all(isinstance(number, int | float) for number in numbers) else None
 
 
 def encoder_path(recipe: Recipe) -> Path | None:
@@ -331,11 +363,42 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
     return {
         "python": platform.python_version(),
         **{package: version(package) for package in packages},
+        "source": source(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "renderer": recipe.env.renderer(),
     }
+
+
+@cache  # later commits do not change the code that this process runs
+def source() -> str | None:
+    """Which maskrl this is: the version and origin of an installed wheel, or the commit of a checkout; None if unknown."""
+    package = Path(__file__).resolve().parents[1]
+    try:
+        wheel = metadata.distribution("maskrl")
+    except metadata.PackageNotFoundError:
+        wheel = None
+    # The record of an editable installation is not beside the package.
+    if wheel is not None and Path(str(wheel.locate_file("maskrl"))).resolve() == package:
+        return " ".join([wheel.version, *_origin(wheel.read_text("direct_url.json") or "{}")])
+    command = ["git", "-C", str(package), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, text=True, timeout=2).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _origin(direct_url: str) -> list[str]:
+    """The commit or the digest of an archive in `direct_url.json`, which pip writes for what comes from no index."""
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        url = json.loads(direct_url)
+        archive = url.get("archive_info", {})
+        digests = [f"{kind}={digest}" for kind, digest in archive.get("hashes", {}).items()]
+        return [
+            str(found) for found in (url.get("vcs_info", {}).get("commit_id"), archive.get("hash"), *digests) if found
+        ][:1]
+    return []
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -3,19 +3,17 @@
 import difflib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
-from maskrl.recipes import METHODS, ablations, atari, dmcontrol, find, names, resolve, toy
-from maskrl.recipes.schema import Recipe, as_override, digest, leaves
-from maskrl.studies.sweep import Job
-
-__all__ = ["Job", "expand", "sweep_names"]
+from maskrl.recipes import ablations, atari, dmcontrol, find, names, resolve, toy
+from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
 
 AnyProfile = Literal["auto", "paper", "lite"]
 
-PAIR: tuple[str, ...] = ("mlr", "baseline")
+PAIR = ("mlr", "baseline")
 SEEDS = {"dmcontrol": 10, "atari": 3, "toy": 3}  # the paper's (Table 1 and Section 4.1); the toys' are ours
 SUITES = {
     "dmcontrol-100k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
@@ -25,14 +23,37 @@ SUITES = {
 }
 
 
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep: what it is, how one types it, and where it lives."""
+
+    name: str  # of the recipe, dmcontrol/walker-walk
+    overrides: tuple[str, ...]
+    profile: Profile
+    method: str
+    recipe: Recipe  # what all of that comes to
+    directory: str  # within the sweep's
+
+    def command(self, out: Path) -> list[str]:
+        """What `maskrl` is told. The profile is always in it: what `auto` means depends on the machine."""
+        words = ["train", self.name, *self.overrides, "--profile", self.profile]
+        words += ["--method", self.method] if self.method != "mlr" else []
+        return [*words, "--run-dir", str(out / self.directory)]
+
+
 class Cell(NamedTuple):
     """A task with a method: what grids and seeds multiply."""
 
     name: str
+    profile: AnyProfile
     method: str
     seeds: int
     overrides: tuple[str, ...] = ()  # a row of an ablation
     longer: bool = False  # 500k where the recipe has 100k, and five times what it has in the lite profile
+
+    def resolve(self, overrides: Iterable[str]) -> Recipe:
+        """Its recipe with overrides. `maskrl.recipes` knows the methods, and refuses other names."""
+        return resolve(self.name, overrides, profile=self.profile, method=self.method)
 
 
 def sweep_names() -> list[str]:
@@ -55,29 +76,21 @@ def expand(
     of their own are separated by semicolons, "objective.mask.cube=4,10,10;8,10,10", or the key is given again. A key is for those
     runs that have it: the Baseline has no `objective`, and is run once.
     """
+    settings = [_setting(word) for word in grid]
     if seeds is not None and seeds < 1:
         raise ValueError(f"{seeds} seeds: a sweep has at least one.")
-    words = list(grid)
-    if malformed := [word for word in words if not re.match(r"\s*[^=\s]+\s*=", word)]:
-        raise ValueError(f"{malformed[0]}: a grid is key=value,value, such as objective.mask.ratio=0.1,0.5.")
-    if seeds is not None and any(_key(word) == "seed" for word in words):
+    if seeds is not None and "seed" in dict(settings):
         raise ValueError(f"{seeds} seeds, and seeds by number (seed=…): choose one of the two.")
-
+    cells = _cells(name, methods or (), tasks or (), profile)
     jobs: dict[str, Job] = {}
     used: set[str] = set()
-    cells = _cells(name, methods, tasks, profile)
     for cell in cells:
-        plain = _plain(cell, words, profile)
-        axes = _axes(words, plain)
+        axes = {"seed": list(map(str, range(1, (seeds or cell.seeds) + 1)))} | _axes(cell, settings)
         used |= axes.keys()
-        numbers = axes.pop("seed", None) or [str(seed) for seed in range(1, (seeds or cell.seeds) + 1)]
-        for values in itertools.product(*axes.values()):
-            chosen = [f"{key}={value}" for key, value in zip(axes, values, strict=True)]
-            told = [word for key, word in zip(axes, chosen, strict=True) if len(axes[key]) > 1]
-            for job in _seeded(cell, chosen, told, numbers, profile):
-                jobs.setdefault(digest(job.recipe), job)
-    if unknown := [word for word in words if _key(word) not in used]:
-        resolve(cells[0].name, unknown, profile=profile, method=cells[0].method)  # which says what is wrong with it
+        for job in _jobs(cell, axes.pop("seed"), axes):
+            jobs.setdefault(digest(job.recipe), job)
+    if unknown := [f"{key}={value}" for key, value in settings if key not in used]:
+        cells[0].resolve(unknown)  # which says what is wrong with it
         raise ValueError(f"{unknown[0]}: {cells[0].name} has no such value.")
     return list(jobs.values())
 
@@ -85,22 +98,21 @@ def expand(
 # ── Tasks and methods ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cells(name: str, methods: Sequence[str] | None, tasks: Sequence[str] | None, profile: AnyProfile) -> list[Cell]:
-    if unknown := [method for method in methods or () if method not in METHODS]:
-        raise ValueError(_unknown("method", unknown[0], list(METHODS)))
-    if name.partition("/")[0] == "ablations":
+def _cells(name: str, methods: Sequence[str], tasks: Sequence[str], profile: AnyProfile) -> list[Cell]:
+    family = name.partition("/")[0]
+    if family == "ablations":
         return _ablations(name, methods, tasks, profile)
     if name in SUITES:
         suite, usual = SUITES[name]
         found = [_task(suite, task) for task in tasks or usual]
+    elif family not in SEEDS or "/" not in name:
+        raise ValueError(_unknown(name, [*sweep_names(), *names()], ", and every recipe (`maskrl recipes list`)"))
+    elif tasks:
+        raise ValueError(f"{name} is one task already: leave the tasks out, or choose one of {', '.join(SUITES)}.")
     else:
-        if "/" not in name or name.partition("/")[0] not in SEEDS:
-            raise ValueError(_unknown("sweep", name, [*sweep_names(), *names()], shown=sweep_names()))
-        if tasks:
-            raise ValueError(f"{name} is one task already: leave the tasks out, or choose one of {', '.join(SUITES)}.")
-        found, suite = [find(name, profile).name], name.partition("/")[0]
-    chosen = [method for method in METHODS if method in (methods or PAIR)]
-    return [Cell(task, method, SEEDS[suite], longer=name == "dmcontrol-500k") for task in found for method in chosen]
+        suite, found = family, [find(name, profile).name]
+    each = itertools.product(found, dict.fromkeys(methods or PAIR))
+    return [Cell(task, profile, method, SEEDS[suite], longer=name == "dmcontrol-500k") for task, method in each]
 
 
 def _task(suite: str, task: str) -> str:
@@ -108,103 +120,85 @@ def _task(suite: str, task: str) -> str:
     return find(task if task.startswith(f"{suite}/") else f"{suite}/{task}").name
 
 
-def _ablations(
-    name: str, methods: Sequence[str] | None, tasks: Sequence[str] | None, profile: AnyProfile
-) -> list[Cell]:
+def _ablations(name: str, methods: Sequence[str], tasks: Sequence[str], profile: AnyProfile) -> list[Cell]:
     """The rows of one study, or of all. What they share, such as the Baseline, is in several of them: see `expand`."""
     asked = name.partition("/")[2]
     if asked and asked not in ablations.STUDIES:
-        raise ValueError(_unknown("sweep", name, sweep_names()))
+        raise ValueError(_unknown(name, sweep_names()))
     cells = []
-    for key, study in ablations.STUDIES.items():
-        for task in (tasks or study.tasks) if asked in ("", key) else ():
-            recipe = find(_task("dmcontrol", task), profile)
-            for label in study.rows:
-                overrides = tuple(ablations.overrides(f"{key}/{label}", recipe))
-                if not asked and any(word.startswith("encoder_from=") for word in overrides):
-                    continue  # needs files that are made by hand: in its own study alone
-                cell = Cell(recipe.name, "mlr", study.seeds, overrides, longer=max(study.frames) > 100_000)
-                if overrides == ablations.BASELINE:
-                    cell = cell._replace(method="baseline", overrides=())
-                if cell.method in (methods or METHODS):
-                    cells.append(cell)
+    for key in [asked] if asked else ablations.STUDIES:
+        for task in tasks or ablations.STUDIES[key].tasks:
+            cells += [cell for cell in _rows(key, task, profile) if cell.method in (methods or PAIR)]
+    if not asked:  # leaves out what begins with files that are made by hand
+        cells = [cell for cell in cells if not any(word.startswith("encoder_from=") for word in cell.overrides)]
     if not cells:
-        raise ValueError(f"{name} has the methods mlr and baseline, not {', '.join(methods or ())}.")
+        raise ValueError(f"{name} has the methods mlr and baseline, not {', '.join(methods)}.")
     return cells
 
 
-def _unknown(what: str, value: str, known: Sequence[str], shown: Sequence[str] | None = None) -> str:
-    endings = [other for other in known if other.casefold().endswith(f"/{value}".casefold())]
-    likely = next(iter(endings or difflib.get_close_matches(value, known, n=1)), None)
-    more = "" if shown is None else ", and every recipe (`maskrl recipes list`)"
-    return (
-        f"{what} {value!r} is not known{f': did you mean {likely}?' if likely else '.'} "
-        f"There are {', '.join(shown or known)}{more}."
-    )
+def _rows(key: str, task: str, profile: AnyProfile) -> Iterator[Cell]:
+    """The rows of a study on one task."""
+    study, recipe = ablations.STUDIES[key], find(_task("dmcontrol", task), profile)
+    for label in study.rows:
+        overrides = tuple(ablations.overrides(f"{key}/{label}", recipe))
+        method, words = ("baseline", ()) if overrides == ablations.BASELINE else ("mlr", overrides)
+        yield Cell(recipe.name, profile, method, study.seeds, words, longer=max(study.frames) > 100_000)
+
+
+def _unknown(name: str, known: Sequence[str], more: str = "") -> str:
+    endings = [other for other in known if other.casefold().endswith(f"/{name}".casefold())]
+    likely = next(iter(endings or difflib.get_close_matches(name, known, n=1)), None)
+    meant = f": did you mean {likely}?" if likely else "."
+    return f"sweep {name!r} is not known{meant} There are {', '.join(sweep_names())}{more}."
 
 
 # ── Grids and seeds ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _key(word: str) -> str:
-    return word.partition("=")[0].strip()
+def _setting(word: str) -> tuple[str, str]:
+    """The key and the values of a word of the grid."""
+    key, sign, values = (part.strip() for part in word.partition("="))
+    if not key or not sign or re.search(r"\s", key):
+        raise ValueError(f"{word}: a grid is key=value,value, such as objective.mask.ratio=0.1,0.5.")
+    return key, values
 
 
-def _plain(cell: Cell, words: Sequence[str], profile: AnyProfile) -> Recipe:
-    """The cell's recipe before the grid; but what the grid does to the whole objective decides which keys there are."""
-    swaps = [word for word in words if _key(word) == "objective" and "," not in word and "{" not in word]
-    return resolve(cell.name, [*cell.overrides, *swaps], profile=profile, method=cell.method)
-
-
-def _axes(words: Sequence[str], recipe: Recipe) -> dict[str, list[str]]:
-    """Key → values, for the keys that a recipe has."""
-    there = leaves(recipe)
+def _axes(cell: Cell, settings: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Key → values, for the keys that a cell's recipe has. Another objective, if the grid has one, decides which these are."""
+    swaps = [
+        f"{key}={value}" for key, value in settings if key == "objective" and "," not in value and "{" not in value
+    ]
+    there = leaves(cell.resolve([*cell.overrides, *swaps]))
     axes: dict[str, list[str]] = {}
-    for word in words:
-        key, value = _key(word), word.partition("=")[2].strip()
+    for key, text in settings:
         if key in there or any(path.startswith(f"{key}.") for path in there):
-            axes.setdefault(key, []).extend(_values(value, several=isinstance(there.get(key), tuple | list)))
+            # One value may have commas of its own: a tuple, or JSON.
+            several = isinstance(there.get(key), tuple | list) or text[:1] in ("[", "{")
+            values = text.split(";" if ";" in text or several else ",")
+            axes.setdefault(key, []).extend(value.strip() for value in values)
     return {key: list(dict.fromkeys(values)) for key, values in axes.items()}
 
 
-def _values(text: str, *, several: bool) -> list[str]:
-    """The values in a word of the grid; `several`: one value has commas of its own. So has JSON."""
-    mark = ";" if ";" in text or several or text[:1] in ("[", "{") else ","
-    return [value.strip() for value in text.split(mark)]
-
-
-def _seeded(
-    cell: Cell, chosen: Sequence[str], told: Sequence[str], numbers: Sequence[str], profile: AnyProfile
-) -> list[Job]:
-    """A job for every seed. `told`: the choices that its directory's name tells of.
+def _jobs(cell: Cell, seeds: Sequence[str], axes: Mapping[str, Sequence[str]]) -> Iterator[Job]:
+    """A job for every combination and seed. Where a key has several values, the name of the directory has the one it is for.
 
     A run of a sweep has one thread of torch unless the grid says otherwise: its bits then depend neither on the machine's cores
     nor on what runs beside it, and many runs with one thread each do more than one run with many.
     """
-    base = resolve(cell.name, (), profile=profile, method=cell.method)
-    overrides = [*cell.overrides, *_longer(cell, base, chosen), *chosen]
-    if base.threads is None and not any(_key(word) == "threads" for word in chosen):
-        overrides.append("threads=1")
-    jobs: list[Job] = []
-    for number in numbers:
-        words = (*overrides, f"seed={number}")
-        # One resolution does for all seeds, if it is a seed.
-        recipe = (
-            replace(jobs[0].recipe, seed=int(number))
-            if jobs and number.isdecimal()
-            else resolve(cell.name, words, profile=profile, method=cell.method)
-        )
-        where = "/".join([recipe.name, recipe.method, *_told([*cell.overrides, *told])])
-        jobs.append(
-            Job(cell.name, words, recipe.profile, cell.method, recipe, f"{where}/seed-{recipe.seed}-{digest(recipe)}")
-        )
-    return jobs
-
-
-def _longer(cell: Cell, base: Recipe, chosen: Sequence[str]) -> list[str]:
-    if not cell.longer or any(_key(word) == "budget" or word.startswith("budget.") for word in chosen):
-        return []
-    return [f"budget.frames={as_override(5 * base.frames)}"]
+    base, usual = cell.resolve(()), []
+    if cell.longer and not any(key == "budget" or key.startswith("budget.") for key in axes):
+        usual.append(f"budget.frames={as_override(5 * base.frames)}")
+    threads = ["threads=1"] if base.threads is None and "threads" not in axes else []
+    for values in itertools.product(*axes.values()):
+        chosen = {key: f"{key}={value}" for key, value in zip(axes, values, strict=True)}
+        told = _told([*cell.overrides, *(chosen[key] for key in axes if len(axes[key]) > 1)])
+        overrides, recipe = [*cell.overrides, *usual, *chosen.values(), *threads], None
+        for seed in seeds:
+            words = (*overrides, f"seed={seed}")
+            # One resolution does for all seeds, if it is a seed.
+            recipe = replace(recipe, seed=int(seed)) if recipe and seed.isdecimal() else cell.resolve(words)
+            where = "/".join([recipe.name, recipe.method, *told, f"seed-{recipe.seed}-{digest(recipe)}"])
+            yield Job(cell.name, words, recipe.profile, cell.method, recipe, where)
 
 
 def _told(overrides: Sequence[str]) -> list[str]:

@@ -14,14 +14,12 @@ from maskrl import recipes
 from maskrl.analysis.power import cheapest_seeds, power, seeds_for
 from maskrl.analysis.scores import method_of, protocol_difference, protocol_of, scale
 from maskrl.analysis.statistics import Summary, effect_size
-from maskrl.cost.forecast import free_memory
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
-from maskrl.doctor import cores_allowed
-from maskrl.envs import AnyEnv, Atari
+from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.published import published, training_hours
 from maskrl.recipes.schema import Recipe
-from maskrl.studies.sweep import Job
+from maskrl.studies.jobs import PAIR, Job
 
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
 # 35.6 TFLOP/s. The released code computes 197 PFLOP more: 13 TFLOP/s, 0.37 of it.
@@ -56,7 +54,6 @@ class Line:
     seeds: int
     cost: RunCost
     speed: Speed
-    papers_hours: float | None  # of a run of its method, on one RTX 3090
 
     @property
     def task(self) -> str:
@@ -77,9 +74,10 @@ class Line:
         return self.cost.learning + self.cost.acting(self.speed.episode)
 
     @property
-    def memory(self) -> int:
-        """Bytes of one run."""
-        return self.cost.memory
+    def papers_hours(self) -> float | None:
+        """Of a run of its method on one RTX 3090. In the paper's profile only: another has nothing to do with them."""
+        method = {"mlr": "MLR", "baseline": "Baseline"}.get(self.recipe.method, self.recipe.method)
+        return training_hours().get((_suite(self.recipe), method)) if self.recipe.profile == "paper" else None
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class Plan:
     @property
     def memory(self) -> int:
         """Bytes, if the largest runs happen to be at work together."""
-        every = sorted((line.memory for line in self.lines for _ in range(line.seeds)), reverse=True)
+        every = sorted((line.cost.memory for line in self.lines for _ in range(line.seeds)), reverse=True)
         return sum(every[: self.workers])
 
     @property
@@ -137,7 +135,7 @@ class Question:
     difference: float  # of the means, the paper's; over several tasks of Atari human-normalised
     effect: float  # in standard deviations, see `effect_size`
     seeds: int  # planned for each method, the fewest of any task
-    power: float  # the chance to find that difference with so many
+    power: float  # the chance to find that difference with these seeds
     needed: int | None  # for the power that is called enough; None: the paper's MLR is not above
     seconds: float  # that the needed runs take, one after another; infinite if there are none
 
@@ -156,6 +154,7 @@ class _Pair:
     """A task with both methods: the paper's scores, and what a run of each costs together."""
 
     task: str
+    at: str
     mlr: Summary
     baseline: Summary
     seeds: int
@@ -164,40 +163,49 @@ class _Pair:
 
 def compare(lines: Sequence[Line]) -> Comparison | None:
     """What can be said of MLR against its Baseline, on the tasks where the plan has both and the paper has a spread."""
-    pairs, times = list[_Pair](), set[str]()
-    for task in dict.fromkeys(line.task for line in lines):
-        both = {line.label: line for line in lines if line.task == task and line.label in ("mlr", "baseline")}
-        if len(both) < 2:
-            continue
-        at, unit = papers_time(both["mlr"].recipe)
-        cells = [published(task, at, method) for method in ("MLR", "Baseline")]
-        told = [
-            Summary(cell.mean, cell.std, cell.seeds)
-            for cell in cells
-            if cell is not None and cell.std is not None and cell.seeds and not cell.misprint
-        ]
-        if len(told) == 2:
-            seconds = both["mlr"].seconds + both["baseline"].seconds
-            pairs.append(_Pair(task, told[0], told[1], min(line.seeds for line in both.values()), seconds))
-            times.add(f"{at:,} {unit}")
+    pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
     if not pairs:
         return None
     questions = [_question([pair]) for pair in pairs]
     several = [_scaled(pair) for pair in pairs] if len(pairs) > 1 else []
-    settled = [question for question in questions if question.needed is not None]
     seeds = cheapest_seeds(*_sides(several), [pair.seconds for pair in several]) if several else None
+    settled = [question for question in questions if question.needed is not None]
     return Comparison(
-        at=" and ".join(sorted(times)),
+        at=" and ".join(sorted({pair.at for pair in pairs})),
         tasks=tuple(questions),
         overall=_question(several) if several else None,
         cheapest=min(settled, key=lambda question: question.seconds, default=None),
-        allocation=None if seeds is None else {pair.task: n for pair, n in zip(several, seeds, strict=True)},
+        allocation=None if seeds is None else dict(zip([pair.task for pair in several], seeds, strict=True)),
     )
+
+
+def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
+    both = {line.label: line for line in lines if line.task == task and line.label in PAIR}
+    if len(both) < 2:
+        return None
+    at, unit = papers_time(both["mlr"].recipe)
+    mlr, baseline = (_published(task, at, method) for method in PAIR)
+    if mlr is None or baseline is None:
+        return None
+    seeds, seconds = min(line.seeds for line in both.values()), sum(line.seconds for line in both.values())
+    return _Pair(task, f"{at:,} {unit}", mlr, baseline, seeds, seconds)
+
+
+def _published(task: str, at: int, method: str) -> Summary | None:
+    """The paper's score, if it has a spread to go by."""
+    cell = published(task, at, method)
+    if cell is None or cell.std is None or not cell.seeds or cell.misprint:
+        return None
+    return Summary(cell.mean, cell.std, cell.seeds)
+
+
+def _suite(recipe: Recipe) -> str:
+    return recipe.name.partition("/")[0]
 
 
 def papers_time(recipe: Recipe) -> tuple[int, str]:
     """Which of the paper's times a run stands for: its own in the paper's profile, the nearer one in the lite profile."""
-    if isinstance(recipe.env, Atari):
+    if _suite(recipe) == "atari":
         return 100_000, "decisions"
     return (500_000 if recipe.frames > 250_000 else 100_000), "frames"
 
@@ -208,7 +216,7 @@ def _caveats(lines: Sequence[Line]) -> list[str]:
     notes = []
     if any(line.recipe.profile == "lite" for line in lines):
         notes.append(f"These are the paper's scores, not the lite profile's: that smaller networks and budgets {guess}")
-    compared = [line.recipe for line in lines if line.label in ("mlr", "baseline")]
+    compared = [line.recipe for line in lines if line.label in PAIR]
     if words := list(dict.fromkeys(word for recipe in compared for word in departures(recipe))):
         notes.append(f"These are the paper's scores, and not of runs with {', '.join(words)}: that such runs {guess}")
     return notes
@@ -254,11 +262,28 @@ def _scaled(pair: _Pair) -> _Pair:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Another machine: so many devices, each sold with so many TFLOP/s, of which a share is reached."""
+    """Devices of another machine, each sold with a number of TFLOP/s, of which a share is reached."""
 
     tflops: float
     count: int = 1
     utilisation: float = UTILISATION
+
+    def speed(self, recipe: Recipe, cost: RunCost, step: Stepped) -> Speed:
+        """By FLOP, but for the environment, which is timed here."""
+        rate = self.tflops * 1e12 * self.utilisation
+        act, together = cost.update.act / rate, min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+        acting, acting_together = ACT_OVERHEAD + act, ACT_OVERHEAD / together + act
+        update = UPDATE_OVERHEAD + cost.update.flops / rate
+        return Speed(update, acting, acting_together, step.step, step.episode, "by FLOP")
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"Nothing was timed on that machine: updates run at {self.utilisation:.0%} of {self.tflops:g} TFLOP/s, plus "
+            f"{UPDATE_OVERHEAD * 1e3:.0f} ms each to launch them and {ACT_OVERHEAD * 1e3:.0f} ms for an action. On Atari the "
+            "paper's MLR takes 4.2 hours longer than its Baseline and 197 PFLOP more: 37 % of the 35.6 TFLOP/s of its RTX 3090.",
+            "Environments were timed on this machine; there, a core is taken to be as fast.",
+        ]
 
 
 class Group(NamedTuple):
@@ -291,79 +316,92 @@ def make_plan(
     gpu: Gpu | None = None,
     tell: Tell = lambda text: None,
 ) -> Plan:
-    """Measure for about so many seconds, then work it out. Without `workers`, as many as cores and memory have room for."""
-    groups = groups_of(jobs)
-    stepped = _stepped(groups, 0.35 * seconds, 0.0 if gpu else 0.6 * seconds, tell)
+    """Measure for about `seconds`, then work it out. Without `workers`, as many as cores and memory have room for."""
+    groups, for_updates = groups_of(jobs), 0.0 if gpu else 0.6 * seconds
+    stepped = _stepped(groups, 0.35 * seconds, for_updates, tell)
     tell("counting operations")
-    updates: dict[Any, UpdateCost] = {}
-    costs = []
-    for _, recipe, _ in groups:
-        spaces = stepped[recipe.env].spaces
-        key = (recipe.agent, recipe.objective, spaces)
-        updates[key] = updates.get(key) or update_cost(recipe, spaces)
-        costs.append(run_cost(recipe, spaces, updates[key]))
-    speeds, notes = (_speeds_there if gpu else _speeds_here)(groups, costs, stepped, gpu, 0.6 * seconds, tell)
-    lines = tuple(
-        Line(*group, cost, speed, _papers_hours(group.recipe))
-        for group, cost, speed in zip(groups, costs, speeds, strict=True)
-    )
+    costs = _costs(groups, stepped)
+    if gpu:
+        speeds, notes = (
+            [gpu.speed(*each) for each in zip([g.recipe for g in groups], costs, stepped, strict=True)],
+            gpu.notes,
+        )
+    else:
+        speeds, notes = _speeds_here(groups, costs, stepped, for_updates, tell)
+    lines = tuple(Line(*group, cost, speed) for group, cost, speed in zip(groups, costs, speeds, strict=True))
     workers = workers or (gpu.count if gpu else _room(lines))
     if workers > 1 and gpu is None:
         notes.append("Runs were timed alone. Side by side they share caches and memory, and take somewhat longer.")
-    if any(isinstance(line.recipe.env, Atari) for line in lines):
-        notes.append("A game is taken to be as long as those of random actions. Better players often play longer.")
     comparison = compare(lines)
+    return Plan(lines, workers, comparison, (*notes, *_assumptions(lines, comparison)))
+
+
+def _assumptions(lines: Sequence[Line], comparison: Comparison | None) -> list[str]:
+    notes = []
+    if any(_suite(line.recipe) == "atari" for line in lines):
+        notes.append("A game is taken to be as long as those of random actions. Better players often play longer.")
     if comparison is not None:
         notes.append(
             f"The paper's difference between MLR and its Baseline at {comparison.at}, and its spread over seeds, are taken for the "
-            f"truth. They are estimates, from {3 if lines[0].task.startswith('atari/') else 10} seeds. The task that looks "
+            f"truth. They are estimates, from {3 if _suite(lines[0].recipe) == 'atari' else 10} seeds. The task that looks "
             "cheapest is also the luckiest of the estimates: allow for some seeds more."
         )
         notes += _caveats(lines)
-    return Plan(lines, workers, comparison, tuple(notes))
+    return notes
 
 
-def _stepped(groups: Sequence[Group], seconds: float, updates: float, tell: Tell) -> dict[AnyEnv, Stepped]:
-    of_env = {group.recipe.env: group.recipe for group in groups}
-    each, stepped = min(4.0, seconds / len(of_env)), dict[AnyEnv, Stepped]()
-    for place, (env, recipe) in enumerate(of_env.items()):
-        left = each * (len(of_env) - place) + updates
-        tell(f"timing the environment {recipe.name} ({place + 1} of {len(of_env)}), about {left:.0f} s to go")
-        stepped[env] = measure_env(recipe, each)
-    return stepped
+def _stepped(groups: Sequence[Group], seconds: float, for_updates: float, tell: Tell) -> list[Stepped]:
+    """Time every environment once; one entry for each group."""
+    envs = {group.recipe.env: group.recipe for group in groups}
+    each, found = min(4.0, seconds / len(envs)), {}
+    for place, (env, recipe) in enumerate(envs.items()):
+        left = each * (len(envs) - place) + for_updates
+        tell(f"timing the environment {recipe.name} ({place + 1} of {len(envs)}), about {left:.0f} s to go")
+        found[env] = measure_env(recipe, each)
+    return [found[group.recipe.env] for group in groups]
+
+
+def _costs(groups: Sequence[Group], stepped: Sequence[Stepped]) -> list[RunCost]:
+    """Equal updates are counted once."""
+    updates: dict[Any, UpdateCost] = {}
+    costs = []
+    for (_, recipe, _), step in zip(groups, stepped, strict=True):
+        key = (recipe.agent, recipe.objective, step.spaces)
+        updates[key] = updates.get(key) or update_cost(recipe, step.spaces)
+        costs.append(run_cost(recipe, step.spaces, updates[key]))
+    return costs
 
 
 def _speeds_here(
-    groups: Sequence[Group],
-    costs: Sequence[RunCost],
-    stepped: Mapping[AnyEnv, Stepped],
-    gpu: Gpu | None,
-    seconds: float,
-    tell: Tell,
+    groups: Sequence[Group], costs: Sequence[RunCost], stepped: Sequence[Stepped], seconds: float, tell: Tell
 ) -> tuple[list[Speed], list[str]]:
     """One group of every kind of update is timed. The others of its kind take as long for each FLOP."""
-    kinds = _kinds(groups, costs)
-    each, timed = min(15.0, seconds / len(set(kinds))), dict[int, Updated]()
-    for place, kind in enumerate(dict.fromkeys(kinds)):
-        group = groups[kind]
-        left, number = each * (len(set(kinds)) - place), f"{place + 1} of {len(set(kinds))}"
-        tell(f"timing updates of {group.recipe.name} {group.label} ({number}), about {left:.0f} s to go")
-        timed[kind] = measure_updates(group.recipe, costs[kind].update, stepped[group.recipe.env], each)
+    kinds, timed = _kinds(groups, costs), dict[int, Updated]()
+    different = dict.fromkeys(kinds)
+    each, names = min(15.0, seconds / len(different)), {k: f"{groups[k].recipe.name} {groups[k].label}" for k in kinds}
+    for place, kind in enumerate(different):
+        left, number = each * (len(different) - place), f"{place + 1} of {len(different)}"
+        tell(f"timing updates of {names[kind]} ({number}), about {left:.0f} s to go")
+        timed[kind] = measure_updates(groups[kind].recipe, costs[kind].update, stepped[kind], each)
     speeds = []
-    for group, cost, kind in zip(groups, costs, kinds, strict=True):
-        step, seen = stepped[group.recipe.env], timed[kind]
+    for kind, cost, step in zip(kinds, costs, stepped, strict=True):
+        seen, share = timed[kind], timed[kind].share
         update = seen.update * cost.update.flops / costs[kind].update.flops
-        speeds.append(Speed(update, seen.act, seen.act_together, step.step, step.episode, _how(seen)))
+        how = "measured" if share == 1 else "extrapolated" if share else "assumed"
+        speeds.append(Speed(update, seen.act, seen.act_together, step.step, step.episode, how))
+    return speeds, _timing_notes({names[kind]: seen for kind, seen in timed.items()})
+
+
+def _timing_notes(timed: Mapping[str, Updated]) -> list[str]:
     notes = [
         "Updates and environment steps were timed on this machine for a minute or less: the processor time of the fastest sample."
     ]
-    names = {kind: f"{groups[kind].recipe.name} {groups[kind].label}" for kind in timed}
-    if small := [f"1/{1 / seen.share:.0f} ({names[kind]})" for kind, seen in timed.items() if 0 < seen.share < 1]:
+    if small := [f"1/{1 / seen.share:.0f} ({name})" for name, seen in timed.items() if 0 < seen.share < 1]:
         notes.append(
             f"A full update takes too long to try. Updates with 1/64 of the batches and with {' and '.join(small)} were timed, and "
             "the line through both was drawn out by their FLOP."
         )
-    if none := [names[kind] for kind, seen in timed.items() if seen.share == 0]:
+    if none := [name for name, seen in timed.items() if seen.share == 0]:
         notes.append(
             f"There is no room in the memory here to try {' and '.join(none)}: the time is by FLOP, at {ASSUMED:.0%} of a matrix "
             "product's speed."
@@ -374,66 +412,23 @@ def _speeds_here(
             f"This machine is busy: while it was timed, this process got {core:.0%} of the cores it asked for. The hours are "
             "for a machine that has nothing else to do."
         )
-    return speeds, notes
-
-
-def _how(seen: Updated) -> str:
-    return "measured" if seen.share == 1 else "extrapolated" if seen.share else "assumed"
+    return notes
 
 
 def _kinds(groups: Sequence[Group], costs: Sequence[RunCost]) -> list[int]:
     """For every group the first that has the same kind of agent, the same threads, and about as many FLOP in each phase."""
 
     def alike(a: int, b: int) -> bool:
-        (_, x, _), (_, y, _) = groups[a], groups[b]
-        same = (type(x.agent), x.threads, x.device) == (type(y.agent), y.threads, y.device)
+        x, y = (groups[place].recipe for place in (a, b))
+        same = (x.agent.kind, x.threads, x.device) == (y.agent.kind, y.threads, y.device)
         one, other = costs[a].update.phases, costs[b].update.phases
         return same and one.keys() == other.keys() and all(math.isclose(one[k], other[k], rel_tol=0.1) for k in one)
 
     return [next(other for other in range(place + 1) if alike(place, other)) for place in range(len(groups))]
 
 
-def _speeds_there(
-    groups: Sequence[Group],
-    costs: Sequence[RunCost],
-    stepped: Mapping[AnyEnv, Stepped],
-    gpu: Gpu | None,
-    seconds: float,
-    tell: Tell,
-) -> tuple[list[Speed], list[str]]:
-    """By FLOP, but for the environments, which are timed here."""
-    assert gpu is not None
-    rate, speeds = gpu.tflops * 1e12 * gpu.utilisation, []
-    for (_, recipe, _), cost in zip(groups, costs, strict=True):
-        step, act = stepped[recipe.env], cost.update.act / rate
-        together = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
-        speeds.append(
-            Speed(
-                update=UPDATE_OVERHEAD + cost.update.flops / rate,
-                act=ACT_OVERHEAD + act,
-                act_together=ACT_OVERHEAD / together + act,
-                step=step.step,
-                episode=step.episode,
-                how="by FLOP",
-            )
-        )
-    notes = [
-        f"Nothing was timed on that machine: updates run at {gpu.utilisation:.0%} of {gpu.tflops:g} TFLOP/s, plus "
-        f"{UPDATE_OVERHEAD * 1e3:.0f} ms each to launch them and {ACT_OVERHEAD * 1e3:.0f} ms for an action. On Atari the paper's "
-        "MLR takes 4.2 hours longer than its Baseline and 197 PFLOP more: 37 % of the 35.6 TFLOP/s of its RTX 3090.",
-        "Environments were timed on this machine; there, a core is taken to be as fast.",
-    ]
-    return speeds, notes
-
-
 def _room(lines: Sequence[Line]) -> int:
     """Runs at a time, as `maskrl sweep` has them: so that neither cores nor memory are short."""
     cores = cores_allowed() // max(line.recipe.threads or cores_allowed() for line in lines)
-    free, largest = free_memory(), max(line.memory for line in lines)
+    free, largest = free_memory(), max(line.cost.memory for line in lines)
     return max(1, min(cores, sum(line.seeds for line in lines), cores if free is None else free // largest))
-
-
-def _papers_hours(recipe: Recipe) -> float | None:
-    """In the paper's profile only: another has nothing to do with them."""
-    method = {"mlr": "MLR", "baseline": "Baseline"}.get(recipe.method, recipe.method)
-    return training_hours().get((recipe.name.partition("/")[0], method)) if recipe.profile == "paper" else None
