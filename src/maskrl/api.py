@@ -44,8 +44,8 @@ def train(
     """Train to the end of the recipe's budget, or continue the run that is in `run_dir`; returns the run.
 
     Without `run_dir` the run is in runs/NAME/METHOD/seed-SEED-DIGEST. `loggers` replaces the progress lines; [] is silent. In the
-    main thread, Ctrl-C saves the run and then raises KeyboardInterrupt; in any thread, setting `stop` saves it and returns. The same
-    call continues it.
+    main thread, Ctrl-C saves the run and then raises KeyboardInterrupt; in any thread, setting `stop` saves it and returns. The
+    same call continues it.
     """
     chosen = recipes.resolve(recipe) if isinstance(recipe, str) else recipe
     path = default_path(chosen) if run_dir is None else Path(run_dir)

@@ -12,7 +12,7 @@ import numpy as np
 from maskrl.agents.base import Spaces
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.bench.speed import Measured, Tell, noise_replay, seconds_each
-from maskrl.cost.operations import spaces_of, turn_of, update_cost
+from maskrl.cost.operations import spaces_of, update_cost
 from maskrl.envs.base import require_extra
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe
@@ -121,7 +121,7 @@ def _at(name: str, value: int) -> tuple[tuple[str, int], ...]:
 
 class _Timer:
     def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
-        self._device, self._turn = device_of(recipe), turn_of(recipe)
+        self._device, self._turn = device_of(recipe), recipe.agent.turn(recipe.objective)
         self._agent = recipe.agent.build(spaces, recipe.objective, self._device)
         self._replay = noise_replay(recipe, spaces, transitions=300)
         self.seconds: list[float] = []

@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from maskrl.agents.base import Agent, Spaces
 from maskrl.bench.reference import copied, is_known, optimizers_of, plain_update
 from maskrl.clock import Stopwatch
-from maskrl.cost.operations import UpdateCost, spaces_of, turn_of, update_cost
+from maskrl.cost.operations import UpdateCost, spaces_of, update_cost
 from maskrl.nn.augment import View
 from maskrl.nn.momentum import Momentum
 from maskrl.recipes.schema import Recipe
@@ -67,7 +67,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class UpdateBench:
-    """Seconds and FLOP are of one update: means over whole turns, after which all parts have been done (`turn_of`)."""
+    """Seconds and FLOP are of one update: means over whole turns, after which all parts have been done (`AgentConfig.turn`)."""
 
     recipe: Recipe
     spaces: Spaces
@@ -122,7 +122,7 @@ def bench_update(
 ) -> UpdateBench:
     """Measure updates of a recipe's agent on a replay of noise."""
     configure_process(recipe)
-    spaces, device, turn = spaces_of(recipe), device_of(recipe), turn_of(recipe)
+    spaces, device, turn = spaces_of(recipe), device_of(recipe), recipe.agent.turn(recipe.objective)
     cost, replay = update_cost(recipe, spaces), noise_replay(recipe, spaces)
     times = updates_in_a_round(cost.flops, turn)
     tell(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskrl.cli.words import (
-    Method,
+    Asked,
     MethodOption,
     Overrides,
     Profile,
@@ -18,7 +18,6 @@ from maskrl.cli.words import (
     Refusal,
     count,
     refusing,
-    resolve,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def update(
     recipe: OptionalRecipe = DEFAULT,
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    method: MethodOption = None,
     rounds: Rounds = 5,
     plain: Annotated[
         bool, typer.Option(" /--no-plain", help="Leave out the same update written plainly, which is slower.")
@@ -195,7 +194,9 @@ def env(
     from maskrl.bench.throughput import bench_env
 
     wanted = _numbers("--sizes", sizes, least=16)
-    chosen = [resolve(name, (), "lite", "mlr") for name in recipes or [DEFAULT, "atari/pong", "toy/reach", "toy/catch"]]
+    chosen = [
+        Asked(name, profile="lite").recipe() for name in recipes or [DEFAULT, "atari/pong", "toy/reach", "toy/catch"]
+    ]
     with _friendly():
         table = bench_env(chosen, sizes=wanted, seconds=seconds, tell=_tell)
     if as_json:
@@ -236,7 +237,7 @@ def run(
         typer.Option(metavar="KEY=VALUE", help="Also with this override (may be given again), in alternation."),
     ] = None,
     profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    method: MethodOption = None,
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="With --compare: how often both are run, in alternation.")
     ] = 3,
@@ -339,7 +340,7 @@ def pieces(
         str, typer.Option(metavar="N,N,…", help="Observations in a piece; clips with Rainbow.")
     ] = "16,32,64,128",
     profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    method: MethodOption = None,
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -378,11 +379,11 @@ def _require_figure(figure: Path) -> None:
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _recipe(name: str, overrides: Sequence[str] | None, profile: Profile, method: Method) -> "Recipe":
+def _recipe(name: str, overrides: Sequence[str] | None, profile: Profile, method: str | None) -> "Recipe":
     """Overrides alone are of the default recipe."""
     if "=" in name:
         name, overrides = DEFAULT, [name, *(overrides or [])]
-    return resolve(name, overrides, profile, method)
+    return Asked(name, overrides, profile, method).recipe()
 
 
 def _friendly() -> Any:

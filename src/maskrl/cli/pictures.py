@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Profile, ProfileOption, Refusal, count, refusing, resolve
+from maskrl.cli.words import Asked, Profile, ProfileOption, Refusal, count, refusing
 
 if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
@@ -75,7 +75,7 @@ def masks(
 
 
 def _of_recipe(name: str, overrides: list[str], profile: Profile) -> tuple[None, "Recipe", str]:
-    return None, *_with_masks(resolve(name, overrides, profile, "mlr"))
+    return None, *_with_masks(Asked(name, overrides, profile).recipe())
 
 
 def _of_run(path: str, overrides: list[str]) -> tuple["Run", "Recipe", str]:

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from maskrl.cli.words import MethodOption, Overrides, ProfileOption, RecipeName, Refusal, resolve, train_command
+from maskrl.cli.words import (
+    AgentOption,
+    Asked,
+    MethodOption,
+    ObjectiveOption,
+    Overrides,
+    ProfileOption,
+    RecipeName,
+    Refusal,
+)
 
 app = typer.Typer(help="The recipes: list them, or show one with every value of it.", no_args_is_help=False)
 
@@ -20,17 +29,45 @@ def recipes(context: typer.Context) -> None:
 @app.command("list")
 def list_recipes(
     what: Annotated[
-        str | None, typer.Argument(metavar="ablations", help="The rows of the paper's ablations, instead of recipes.")
+        str | None,
+        typer.Argument(metavar="[methods|ablations]", help="The methods, or the rows of the paper's ablations."),
     ] = None,
 ) -> None:
-    """List the recipes with what the paper reports."""
-    if what == "ablations":
-        _list_ablations()
-        return
-    if what is not None:
-        advice = "did you mean ablations?" if difflib.get_close_matches(what, ["ablations"]) else "there is ablations."
+    """List the recipes with what the paper reports, the methods, or the paper's ablations."""
+    topics = {"methods": _list_methods, "ablations": _list_ablations, None: _list_names}
+    if what not in topics:
+        words = ["methods", "ablations"]
+        likely = difflib.get_close_matches(str(what), words, n=1)
+        advice = f"did you mean {likely[0]}?" if likely else f"there are {' and '.join(words)}."
         raise Refusal(f"recipes list {what!r} is not known: {advice} Without a word, the recipes are listed.")
+    topics[what]()
 
+
+def _list_methods() -> None:
+    """Methods, and the agents and objectives that they are made of."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from maskrl import recipes as known
+    from maskrl.recipes.methods import QUOTED
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("method", "agent", "objective", "suites", "source"):
+        table.add_column(heading, overflow="fold")
+    for name, method in known.METHODS.items():
+        halves = (method.agent or "the suite's own", method.objective or "none")
+        table.add_row(name, *halves, ", ".join(method.suites), method.source)
+    Console().print(table)
+    print(
+        "\nmaskrl train RECIPE --method NAME runs one. Its halves can be combined: --agent NAME --objective NAME|none."
+    )
+    for suite, module in known.SUITES.items():
+        objectives = module.objectives(known.example_task(suite), "lite")
+        print(f"  {suite}: agents {', '.join(module.AGENTS)}; objectives {', '.join(objectives)}")
+    print(f"{', '.join(QUOTED)} are quoted from the paper's tables and not run.")
+
+
+def _list_names() -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -99,12 +136,12 @@ def _list_ablations() -> None:
             print(f"* {line.method}: {line.misprint}.")
     print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
     print("task's own: k is 4 on cartpole-swingup and reacher, else 8. To train an agent of masking/MLR-S:")
-    print(f"  {train_command(name, ablations.overrides('masking/MLR-S', recipe), 'auto', 'mlr', None)}")
+    print(f"  {Asked(name, ablations.overrides('masking/MLR-S', recipe)).command()}")
     print("An agent of pretraining/MLR-Pretraining is trained in three steps:")
     run, out = Path("runs") / name / "collector", Path(ablations.encoder(name).replace("{seed}", "1")).parent
-    print(f"  {train_command(name, [], 'auto', 'baseline', run)}")
+    print(f"  {Asked(name, method='baseline').command(run)}")
     print(f"  maskrl pretrain {run} --out {out}")
-    print(f"  {train_command(name, ablations.overrides('pretraining/MLR-Pretraining', recipe), 'auto', 'mlr', None)}")
+    print(f"  {Asked(name, ablations.overrides('pretraining/MLR-Pretraining', recipe)).command()}")
 
 
 @app.command("show")
@@ -112,7 +149,9 @@ def show_recipe(
     recipe: RecipeName,
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    method: MethodOption = None,
+    agent: AgentOption = None,
+    objective: ObjectiveOption = None,
     why: Annotated[bool, typer.Option("--why", help="Also where each value comes from, and who disagrees.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, as in a run's recipe.json.")] = False,
 ) -> None:
@@ -124,7 +163,7 @@ def show_recipe(
     from maskrl.recipes import schema as describing
     from maskrl.runs.terminal import title
 
-    chosen = resolve(recipe, overrides, profile, method)
+    chosen = Asked(recipe, overrides, profile, method, agent, objective).recipe()
     if as_json:
         print(describing.as_json(chosen))
         return

@@ -167,7 +167,7 @@ def pretrain(
         raise typer.Exit(1) from None
     except Stopped as stopped:
         print(f"\nStopped and saved. Continue with:\n  {shlex.join(words)}")
-        raise typer.Exit(128 + stopped.signal_number) from None
+        raise typer.Exit(128 + (stopped.signal_number or 0)) from None
     curve = encoder_file.read(file)[1]["curve"]
     first, last = curve[0], curve[-1]
     print("Done: the encoder has learned from the objective alone")

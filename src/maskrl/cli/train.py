@@ -4,6 +4,8 @@ import errno
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,10 @@ import typer
 
 from maskrl import __version__
 from maskrl.cli.words import (
+    AgentOption,
+    Asked,
     MethodOption,
+    ObjectiveOption,
     Overrides,
     Profile,
     ProfileOption,
@@ -22,21 +27,22 @@ from maskrl.cli.words import (
     listed,
     print_rows,
     refusing,
-    resolve,
-    train_command,
 )
 
 if TYPE_CHECKING:
     from maskrl.cost.forecast import Forecast
     from maskrl.recipes.schema import Recipe
     from maskrl.runs.directory import Run
+    from maskrl.runs.terminal import Terminal
 
 
 def train(
     recipe: RecipeName,
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    method: MethodOption = None,
+    agent: AgentOption = None,
+    objective: ObjectiveOption = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."),
@@ -44,33 +50,24 @@ def train(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="A,B",
-            help="Loggers beside the terminal: tensorboard, wandb, none (default: tensorboard, if it is installed).",
+            metavar="A,B", help="Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
         ),
     ] = None,
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
     from maskrl.cost.forecast import forecast
-    from maskrl.recipes.schema import digest
-    from maskrl.replay.buffer import NothingToDrawError
-    from maskrl.runs.checkpoint import checkpoints
-    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.directory import Run, RunError, default_path
     from maskrl.runs.loggers import choose_loggers
     from maskrl.runs.loop import train as run_to_the_end
-    from maskrl.runs.signals import Stopped
     from maskrl.runs.terminal import Terminal
-    from maskrl.runs.world import EnvironmentFailedError
 
-    chosen = resolve(recipe, overrides, profile, method)
-    path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
-    names = listed(",".join(log)) if log else None
-    command = train_command(recipe, overrides or [], profile, method, run_dir, names or ())
-    unit, amount = budget(chosen)
-    longer = [
-        *(override for override in overrides or [] if not override.startswith(f"budget.{unit}=")),
-        f"budget.{unit}={2 * amount}",
-    ]
-    longer_command = train_command(recipe, longer, profile, method, None, names or ())
+    asked = Asked(recipe, overrides, profile, method, agent, objective)
+    chosen = asked.recipe()
+    path, names = run_dir or default_path(chosen), listed(",".join(log)) if log else None
+    command, longer_command = (
+        asked.command(run_dir, names or ()),
+        _twice_as_long(asked, chosen).command(None, names or ()),
+    )
 
     if path.exists() and not path.is_dir():
         raise Refusal(f"{path} is a file. Choose another --run-dir.")
@@ -91,13 +88,34 @@ def train(
     banner(run, needs, profile)
 
     terminal = Terminal(run)
+    with _ending(run, terminal, command):
+        # The terminal comes last: when it draws, the others have what it shows.
+        run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
+    print()
+    summary(run, longer_command)
+
+
+def _twice_as_long(asked: Asked, recipe: "Recipe") -> Asked:
+    unit, amount = budget(recipe)
+    others = [override for override in asked.overrides or [] if not override.startswith(f"budget.{unit}=")]
+    return asked._replace(overrides=[*others, f"budget.{unit}={2 * amount}"])
+
+
+@contextmanager
+def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
+    """Say how a run ended that did not come to its end, and how to continue it."""
+    from maskrl.replay.buffer import NothingToDrawError
+    from maskrl.runs.checkpoint import checkpoints
+    from maskrl.runs.directory import RunError
+    from maskrl.runs.signals import Stopped
+    from maskrl.runs.world import EnvironmentFailedError
+
     try:
         with refusing(RunError, NothingToDrawError):
-            # The terminal comes last: when it draws, the others have what it shows.
-            run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
+            yield
     except Stopped as stopped:
         print(f"\nStopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:\n  {command}")
-        raise typer.Exit(128 + stopped.signal_number) from None
+        raise typer.Exit(128 + (stopped.signal_number or 0)) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
         print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")
         raise typer.Exit(130) from None
@@ -110,10 +128,9 @@ def train(
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise Refusal(
-            f"{error.filename or path}: {error.strerror}. The last checkpoint is kept. Make room and continue with:\n  {command}"
+            f"{error.filename or run.path}: {error.strerror}. The last checkpoint is kept. Make room and continue with:\n"
+            f"  {command}"
         ) from error
-    print()
-    summary(run, longer_command)
 
 
 def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
@@ -209,9 +226,11 @@ def evaluate(
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
     from maskrl.runs import evaluate as evaluation
-    from maskrl.runs import loop as training
+    from maskrl.runs.build import configure_process, device_of, make_evaluation_envs
     from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.loop import EVALUATION_SEED
     from maskrl.runs.pictures import Video
+    from maskrl.runs.policy import policy_of
     from maskrl.runs.terminal import number, title
 
     with refusing(RunError):
@@ -220,29 +239,26 @@ def evaluate(
     if state is None:
         raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
     recipe = opened.recipe
-    training.configure_process(recipe)
-    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
-        envs = (
-            training.make_evaluation_envs(recipe)
-            if video is None
-            else [recipe.env.make(seed=recipe.seed, training=False)]
-        )
+    configure_process(recipe)
+    with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
+        policy = policy_of(recipe, state, device=str(device_of(recipe)))
+        alone = [] if video is None else [recipe.env.make(seed=recipe.seed, training=False)]
+        envs = alone or make_evaluation_envs(recipe)
         recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
-    agent = training.build_agent(recipe, envs[0])
-    agent.load_state_dict(state["agent"])
-    seed, played = recipe.seed + training.EVALUATION_SEED, episodes or recipe.evaluation.episodes
-    epsilon = recipe.evaluation.epsilon
-    if recorder is None:
-        returns = evaluation.evaluate(agent, envs, episodes=played, seed=seed, epsilon=epsilon)
-    else:
-        with refusing(OSError), recorder:
-            returns = evaluation.evaluate(
-                agent, envs, episodes=played, seed=seed, epsilon=epsilon, watcher=recorder.add
-            )
+    played = episodes or recipe.evaluation.episodes
+    with refusing(OSError), recorder or nullcontext():
+        returns = evaluation.evaluate(
+            policy.network.act,
+            envs,
+            episodes=played,
+            seed=recipe.seed + EVALUATION_SEED,
+            epsilon=recipe.evaluation.epsilon,
+            watcher=None if recorder is None else recorder.add,
+        )
     for env in envs:
         env.close()
 
-    frames = state["position"]["decisions"] * recipe.env.action_repeat
+    frames = policy.clock.frames
     if as_json:
         result = {
             "run": str(run),

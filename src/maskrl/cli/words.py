@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
 
 Profile = Literal["auto", "paper", "lite"]
-Method = Literal["mlr", "baseline", "der", "otr", "drq", "drq_eps"]
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
@@ -29,14 +28,20 @@ ProfileOption = Annotated[
     typer.Option(help="paper: to the number. lite: scaled to a laptop. auto: paper with a CUDA device, else lite."),
 ]
 MethodOption = Annotated[
-    Method,
-    typer.Option(help="baseline: the same agent without the objective. The others: relatives of Rainbow, on Atari."),
+    str | None,
+    typer.Option(metavar="NAME", help="mlr (default), baseline (the agent alone), …: `maskrl recipes list methods`."),
+]
+AgentOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The agent's half of a method, beside the recipe's objective.")
+]
+ObjectiveOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The objective's half of a method; none for the agent alone.")
 ]
 
 # Of commands about many runs.
 SeedsOption = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
 MethodsOption = Annotated[
-    str | None, typer.Option(metavar="A,B", help="mlr, baseline; on Atari also der, otr, drq, drq_eps.")
+    str | None, typer.Option(metavar="A,B", help="Such as mlr,baseline: `maskrl recipes list methods`.")
 ]
 TasksOption = Annotated[
     str | None, typer.Option(metavar="A,B", help="Tasks of the suite instead of all of the paper's.")
@@ -64,34 +69,37 @@ def refusing(*errors: type[Exception]) -> Iterator[None]:
         raise Refusal(words) from error
 
 
-def resolve(name: str, overrides: Sequence[str] | None, profile: Profile, method: Method) -> "Recipe":
-    """The recipe of a name, with overrides."""
-    from maskrl import recipes
+class Asked(NamedTuple):
+    """A recipe as it was typed."""
 
-    with refusing(ValueError):
-        return recipes.resolve(name, overrides or (), profile=profile, method=method)
+    name: str
+    overrides: Sequence[str] | None = None
+    profile: Profile = "auto"
+    method: str | None = None
+    agent: str | None = None
+    objective: str | None = None
+
+    def recipe(self) -> "Recipe":
+        from maskrl import recipes
+
+        halves = {"method": self.method, "agent": self.agent, "objective": self.objective}
+        with refusing(ValueError):
+            return recipes.resolve(self.name, self.overrides or (), profile=self.profile, **halves)
+
+    def command(self, run_dir: Path | None = None, log: Sequence[str] = ()) -> str:
+        """The command that trains it, defaults left out."""
+        words = ["maskrl", "train", self.name, *(self.overrides or ())]
+        words += ["--profile", self.profile] if self.profile != "auto" else []
+        for option in ("method", "agent", "objective"):
+            words += [f"--{option}", value] if (value := getattr(self, option)) is not None else []
+        words += ["--run-dir", str(run_dir)] if run_dir is not None else []
+        return shlex.join(words + (["--log", ",".join(log)] if log else []))
 
 
 def budget(recipe: "Recipe") -> tuple[str, int]:
     """The unit of a budget, and how many of it."""
     budget = recipe.budget
     return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
-
-
-def train_command(
-    recipe: str,
-    overrides: Sequence[str],
-    profile: Profile,
-    method: Method,
-    run_dir: Path | None,
-    log: Sequence[str] = (),
-) -> str:
-    """The command as it was typed, defaults left out."""
-    words = ["maskrl", "train", recipe, *overrides]
-    words += ["--profile", profile] if profile != "auto" else []
-    words += ["--method", method] if method != "mlr" else []
-    words += ["--run-dir", str(run_dir)] if run_dir is not None else []
-    return shlex.join(words + (["--log", ",".join(log)] if log else []))
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:

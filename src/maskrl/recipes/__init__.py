@@ -42,6 +42,11 @@ def names() -> list[str]:
     ]
 
 
+def example_task(suite: str) -> str:
+    """Some task of a suite."""
+    return next(name for name in names() if name.startswith(f"{suite}/")).partition("/")[2]
+
+
 def find(
     name: str,
     profile: AnyProfile = "auto",

@@ -3,24 +3,38 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import asdict, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import pydantic
 
-from maskrl.recipes.schema import AnyObjective, Recipe, as_override, tree_leaves, with_objective
+from maskrl.recipes.schema import (
+    OBJECTIVE_KINDS,
+    AnyObjective,
+    Recipe,
+    UnknownObjective,
+    as_override,
+    tree_leaves,
+    with_objective,
+)
 
 
 def from_json(text: str) -> Recipe:
     """The recipe that `as_json` wrote. A ValueError names everything that is wrong with it, one per line."""
+    unknown: Any = None
+    with suppress(ValueError, RecursionError):  # `_read` tells what is wrong with text that is no JSON
+        tree = json.loads(text)
+        objective = tree.get("objective") if isinstance(tree, dict) else None
+        kind = objective.get("kind") if isinstance(objective, dict) else None
+        if isinstance(kind, str) and kind not in OBJECTIVE_KINDS:
+            unknown = UnknownObjective(kind=kind, values=dict(objective or {}))
+            text = json.dumps({**tree, "objective": None})
     recipe, problems = _read(text)
     if recipe is None:
         raise ValueError("\n".join(problem.message for problem in problems))
-    return recipe
-
-
-# ── Overrides ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    return recipe if unknown is None else replace(recipe, objective=unknown)
 
 
 def with_overrides(

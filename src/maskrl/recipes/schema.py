@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import pydantic
 
@@ -13,13 +13,22 @@ from maskrl.agents.sac import SACConfig
 from maskrl.config import Config
 from maskrl.envs import AnyEnv
 from maskrl.envs.base import require_at_least
+from maskrl.objectives.base import Host, Needs, ObjectiveConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes import methods
+
+
+def members_of(union: Any) -> tuple[Any, ...]:
+    """The configs in a union, or the one config that it is."""
+    union = get_args(union)[0] if get_origin(union) is Annotated else union
+    return get_args(union) or (union,)
+
 
 Profile = Literal["paper", "lite"]
 # What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
 AnyAgent = Annotated[SACConfig | RainbowConfig, pydantic.Field(discriminator="kind")]
 AnyObjective = MLRConfig
+OBJECTIVE_KINDS = tuple(member.kind for member in members_of(AnyObjective))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +144,23 @@ class Recipe(Config):
             raise ValueError(f"agent.augment.crop={crop} is larger than the frame, env.size={size}: lower it.")
         if self.objective is not None:
             self.objective.check(self.env, self.agent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownObjective(ObjectiveConfig):
+    """An objective from somebody's own code, as a recipe.json tells of it: it can be reported, but not built."""
+
+    values: dict[str, Any]
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(int(self.values.get("clip_length") or 0))
+
+    def build(self, host: Host) -> NoReturn:
+        raise ValueError(
+            f"objective {self.kind} is not one of maskrl's own, so its code is not here. Call maskrl.train(recipe) from the "
+            "program that defines it."
+        )
 
 
 def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 
@@ -49,7 +49,7 @@ def probe(
             f"{run.path} has no checkpoint yet. Continue it with the `maskrl train` command that started it."
         )
     recipe = run.recipe
-    alike = recipe if recipe.objective is not None or like is None else replace(recipe, objective=like)
+    alike = recipe if recipe.objective is not None or like is None else replace(recipe, objective=cast(Any, like))
     mask, length = masking(alike)
     decisions = state["position"]["decisions"]
     clock = Clock(decisions * recipe.env.action_repeat, decisions, state["agent"]["updates"], 0.0)

@@ -21,8 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-# 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more beside each frame of the replay.
-FORMAT = 4
+# 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more beside each frame of the replay;
+# 4: before objectives, agents and generators had the present shape. Its policies are the same, so they can be evaluated.
+FORMAT = 5
+READABLE = (4, FORMAT)
 KEPT = 2  # the newest, and the one before
 
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.safetensors")
@@ -78,7 +80,7 @@ class Content(NamedTuple):
 
     format: int
     recipe: str  # digest of the recipe it belongs to
-    state: dict[str, Any]  # empty if the format is not ours
+    state: dict[str, Any]  # empty if the format cannot be read
 
 
 def read(checkpoint: Checkpoint) -> Content:
@@ -89,7 +91,7 @@ def read(checkpoint: Checkpoint) -> Content:
         with safe_open(checkpoint.path, "pt") as file:
             metadata = file.metadata() or {}
             version, recipe = int(metadata["format"]), metadata["recipe"]
-            if version != FORMAT:
+            if version not in READABLE:
                 return Content(version, recipe, {})
             state = _unpack(json.loads(metadata["state"]), file)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # a stranger wrote this

@@ -147,7 +147,7 @@ class Run(RunFiles):
     def create(cls, path: Path, recipe: Recipe) -> "Run":
         """The run in this directory: a new one, or the one that is there if it has the same recipe."""
         if (path / "recipe.json").exists():
-            run = cls.open(path)
+            run = cls._reopen(path, recipe)
             if run.recipe != recipe:
                 changes = "\n".join(f"  {line}" for line in difference(run.recipe, recipe))
                 raise RunError(
@@ -166,6 +166,15 @@ class Run(RunFiles):
         except OSError as error:
             raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
         return cls(path, recipe)
+
+    @classmethod
+    def _reopen(cls, path: Path, recipe: Recipe) -> "Run":
+        """The run that is there. A recipe with configs of one's own cannot be read, but it can be recognised."""
+        with suppress(OSError, ValueError, RecursionError):
+            text = (path / "recipe.json").read_text()
+            if json.loads(text) == json.loads(as_json(recipe)):
+                return cls(path, recipe, text)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path) -> "Run":
@@ -257,7 +266,8 @@ class Run(RunFiles):
     def restore(self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False) -> dict[str, Any] | None:
         """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
 
-        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains.
+        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains, who
+        needs the present format.
         """
         damaged = []
         for found in checkpoint.checkpoints(self.checkpoints):
@@ -268,10 +278,15 @@ class Run(RunFiles):
                 if set_aside:
                     found.path.rename(found.path.with_suffix(".damaged"))
                 continue
-            if content.format != checkpoint.FORMAT:
+            readable = (checkpoint.FORMAT,) if set_aside else checkpoint.READABLE
+            if content.format not in readable:
+                by = self.versions()
+                maker = f"maskrl {by.get('maskrl', 'of an unknown version')}"
+                maker += f" ({by['source']})" if by.get("source") else ""
                 raise RunError(
-                    f"{found.path} has format {content.format}; this version of maskrl reads format {checkpoint.FORMAT}. "
-                    "Continue this run with the version of maskrl that wrote it (versions.json tells which began it)."
+                    f"{found.path} has format {content.format}; this version of maskrl "
+                    f"{'continues' if set_aside else 'reads'} format {' and '.join(map(str, readable))}. "
+                    f"Use the version that the run was made with: {maker}."
                 )
             if content.recipe != self.digest:
                 raise RunError(
@@ -333,6 +348,11 @@ def _event(line: bytes) -> dict[str, Any] | None:
             parts = event.get("parts")
             numbers += parts.values() if isinstance(parts, dict) else [None]
     return event if all(isinstance(number, int | float) for number in numbers) else None
+
+
+def default_path(recipe: Recipe) -> Path:
+    """Where a run lives if nobody says otherwise."""
+    return Path("runs") / recipe.name / recipe.method / f"seed-{recipe.seed}-{digest(recipe)}"
 
 
 def encoder_path(recipe: Recipe) -> Path | None:

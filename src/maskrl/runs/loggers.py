@@ -1,4 +1,4 @@
-"""Where the numbers of a run go besides its metrics.jsonl: TensorBoard, W&B, the terminal (terminal.py), or a logger of your own."""
+"""Where the numbers of a run go besides its metrics.jsonl: the terminal (terminal.py), TensorBoard, W&B, a logger of your own."""
 
 import importlib.util
 import json

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from maskrl.recipes import ablations, atari, dmcontrol, find, names, resolve, toy
 from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
