@@ -1,54 +1,105 @@
-"""maskrl: sample-efficient reinforcement learning from pixels by Mask-based Latent Reconstruction (MLR)."""
+"""maskrl: sample-efficient reinforcement learning from pixels, with representation objectives such as MLR beside the agent.
+
+Train, look at the scores, use the policy:
+
+    import maskrl
+
+    recipe = maskrl.recipe("toy/reach", "seed=3", method="mlr")   # or "dmcontrol/cartpole-swingup", "atari/pong"
+    run = maskrl.train(recipe)            # the same call again continues it
+    run.scores                            # one record per evaluation; run.frame() is a DataFrame
+    policy = maskrl.load(run.path)        # needs no simulator
+    policy.reset(); policy.act(frame)     # frame: uint8 (c, H, W)
+    policy.encode(frames)                 # latent states
+
+An objective in an agent of your own (torch alone is enough for this):
+
+    host = maskrl.Host(encoder, latent_dim=50, action_dim=6)
+    mlr = maskrl.MLRConfig().build(host)
+    loss = mlr(maskrl.Clip(obs, actions)).per_clip.mean()    # add it to your loss, then mlr.update_momentum(); or
+    metrics = maskrl.AuxiliaryStep(mlr)(clip)                # let it take its own step
+
+An objective, an agent, an environment or a logger of your own: subclass `Objective` and `ObjectiveConfig`, `Logger`, … and check it
+with `maskrl.testing`. From a shell: `maskrl --help`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from maskrl.nn.augment import AugmentConfig
-    from maskrl.nn.clip import Clip
+    from maskrl.api import Policy, Recipe, Run, load, recipe, train
+    from maskrl.nn.augment import AugmentConfig, View
+    from maskrl.nn.clip import Clip, over_time
     from maskrl.nn.encoders import ControlEncoder, Encoder, NatureEncoder
     from maskrl.nn.masking import CubeMasker, MaskConfig
-    from maskrl.objectives.base import Host, Loss, Objective
+    from maskrl.nn.momentum import Momentum
+    from maskrl.objectives.base import (
+        Group,
+        Host,
+        Loss,
+        Material,
+        Needs,
+        Objective,
+        ObjectiveConfig,
+        PolicyBatch,
+        Views,
+    )
+    from maskrl.objectives.contrast import Contrast
     from maskrl.objectives.mlr import MLR, MLRConfig
-    from maskrl.objectives.step import AuxiliaryStep
+    from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
+    from maskrl.runs.loggers import Logger
 
 __version__ = "0.1.0"
+
+# Imported when first asked for: `maskrl --help` must not wait for torch.
+_HOMES = {
+    "maskrl.api": ("Policy", "Recipe", "Run", "load", "recipe", "train"),
+    "maskrl.nn.augment": ("AugmentConfig", "View"),
+    "maskrl.nn.clip": ("Clip", "over_time"),
+    "maskrl.nn.encoders": ("ControlEncoder", "Encoder", "NatureEncoder"),
+    "maskrl.nn.masking": ("CubeMasker", "MaskConfig"),
+    "maskrl.nn.momentum": ("Momentum",),
+    "maskrl.objectives.base": (
+        *("Group", "Host", "Loss", "Material", "Needs", "Objective", "ObjectiveConfig", "PolicyBatch", "Views"),
+    ),
+    "maskrl.objectives.contrast": ("Contrast",),
+    "maskrl.objectives.mlr": ("MLR", "MLRConfig"),
+    "maskrl.objectives.step": ("AuxiliaryConfig", "AuxiliaryStep"),
+    "maskrl.runs.loggers": ("Logger",),
+}
 
 __all__ = [
     "MLR",
     "AugmentConfig",
+    "AuxiliaryConfig",
     "AuxiliaryStep",
     "Clip",
+    "Contrast",
     "ControlEncoder",
     "CubeMasker",
     "Encoder",
+    "Group",
     "Host",
+    "Logger",
     "Loss",
     "MLRConfig",
     "MaskConfig",
+    "Material",
+    "Momentum",
     "NatureEncoder",
+    "Needs",
     "Objective",
+    "ObjectiveConfig",
+    "Policy",
+    "PolicyBatch",
+    "Recipe",
+    "Run",
+    "View",
+    "Views",
+    "load",
+    "over_time",
+    "recipe",
+    "train",
 ]
-
-# Imported when first asked for: `maskrl --help` must not wait for torch.
-_HOMES = {
-    "maskrl.nn.augment": ("AugmentConfig",),
-    "maskrl.nn.clip": ("Clip",),
-    "maskrl.nn.encoders": ("ControlEncoder", "Encoder", "NatureEncoder"),
-    "maskrl.nn.masking": ("CubeMasker", "MaskConfig"),
-    "maskrl.objectives.base": (
-        "Group",
-        "Host",
-        "Loss",
-        "Material",
-        "Needs",
-        "Objective",
-        "ObjectiveConfig",
-        "PolicyBatch",
-    ),
-    "maskrl.objectives.step": ("AuxiliaryConfig", "AuxiliaryStep"),
-    "maskrl.objectives.mlr": ("MLR", "MLRConfig"),
-}
 
 
 def __getattr__(name: str) -> object:
