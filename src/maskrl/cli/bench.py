@@ -127,7 +127,7 @@ def _sizes(bench: "UpdateBench") -> str:
     if objective is None:
         return words
     clips = agent.auxiliary.clips if agent.kind == "sac" else agent.clips or agent.batch_size
-    return f"{words}, {count(clips, 'clip')} of {objective.clip_length}"
+    return f"{words}, {count(clips, 'clip')} of {objective.needs.clip_length}"
 
 
 def _work(flops: float | None, seconds: float) -> list[str]:

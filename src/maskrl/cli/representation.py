@@ -11,7 +11,7 @@ import typer
 from maskrl.cli.words import count, print_rows, refusing
 
 if TYPE_CHECKING:
-    from maskrl.objectives.mlr import MLRConfig
+    from maskrl.objectives.base import ObjectiveConfig
     from maskrl.recipes.schema import Recipe
 
 
@@ -55,7 +55,7 @@ def probe(
     print_rows(_rows(opened.recipe, found, whose) | {"written to": str(opened.path / "probe.json")})
 
 
-def _objective_like(recipe: "Recipe") -> "MLRConfig | None":
+def _objective_like(recipe: "Recipe") -> "ObjectiveConfig | None":
     """The objective of the recipe of that name; None if it is a recipe of the user's own, or its masks do not fit here."""
     from maskrl import recipes
 
@@ -63,7 +63,8 @@ def _objective_like(recipe: "Recipe") -> "MLRConfig | None":
         objective = recipes.find(recipe.name, recipe.profile, "mlr").objective
     except ValueError:
         return None
-    fits = objective is not None and all(recipe.env.size % side == 0 for side in objective.mask.cube[1:])
+    masks = None if objective is None else objective.masks
+    fits = masks is not None and all(recipe.env.size % side == 0 for side in masks.cube[1:])
     return objective if fits else None
 
 

@@ -174,8 +174,10 @@ def overrides(name: str, recipe: Recipe) -> list[str]:
     lines = STUDIES[study].rows[label]
     if recipe.profile == "lite":
         lines = LITE.get(name, lines)
-    assert recipe.objective is not None
-    k, h, w = recipe.objective.mask.cube
+    masks = None if recipe.objective is None else recipe.objective.masks
+    if masks is None:
+        raise ValueError(f"The paper's ablations are variants of MLR; {recipe.name} is with {recipe.method} here.")
+    k, h, w = masks.cube
     return [line.format(k=k, h=h, w=w, encoder=encoder(recipe.name)) for line in lines]
 
 

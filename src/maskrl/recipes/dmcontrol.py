@@ -66,15 +66,15 @@ OTHER_TASKS = (
 )
 
 
-# Named values of the agent, by what differs from the paper's SAC.
+# Named values of the agent, by what differs from the paper's SAC. {learning_rate} is the task's.
 AGENTS: dict[str, tuple[str, ...]] = {"sac": ()}
 
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, as they are for this task."""
-    mlr = _with_mlr(task, profile).objective
-    assert mlr is not None
-    return {"mlr": mlr}
+    recipe = _with_mlr(task, profile)
+    assert recipe.objective is not None
+    return {"mlr": recipe.objective}
 
 
 @cache  # a sweep asks for the same ones over and over
@@ -82,7 +82,10 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
     """A task of the suite as the paper ran it, or scaled to a laptop; with one of the objectives, or as the agent alone."""
     chosen = None if objective is None else objectives(task, profile)[objective]
     plain = with_objective(_with_mlr(task, profile), chosen)
-    return plain if agent in (None, "sac") else with_overrides(plain, [*AGENTS[agent], f"preset={agent}"])
+    if agent in (None, "sac"):
+        return plain
+    values = [line.format(learning_rate=plain.agent.learning_rate) for line in AGENTS[agent]]
+    return with_overrides(plain, [*values, f"preset={agent}"])
 
 
 @cache
@@ -98,5 +101,6 @@ def _with_mlr(task: str, profile: Profile) -> Recipe:
     full = with_overrides(base, PAPER_TASKS.get(SISTERS.get(task, task), ()))
     if profile == "lite":
         assert full.objective is not None
-        full = with_overrides(full, [line.format(k=full.objective.mask.cube[0]) for line in LITE])
+        assert full.objective.masks is not None
+        full = with_overrides(full, [line.format(k=full.objective.masks.cube[0]) for line in LITE])
     return full

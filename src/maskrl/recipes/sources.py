@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from maskrl.recipes import atari, dmcontrol, toy
+from maskrl.recipes.methods import METHODS
 from maskrl.recipes.schema import Recipe, as_override, leaves
 
 
@@ -215,7 +216,8 @@ ATARI_SOURCES: dict[str, Source] = {
     "evaluation.side_by_side": OURS,
     "replay.capacity": Source("paper, Table 13", "paper: 100 000; released code: 1 000 000, of which it fills a tenth"),
 }
-PRESET = Source("Dopamine's configurations for Atari-100k, as far as they are told apart from the agent's own")
+# Where the values of an objective other than MLR come from, by its kind.
+OBJECTIVE_SOURCES: dict[str, dict[str, Source]] = {}
 
 # What the paper sets by task: for any other task there is no source.
 BY_TASK = (
@@ -236,10 +238,12 @@ def explain(recipe: Recipe) -> list[Explanation]:
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, on_atari = suite == "toy", like.startswith("atari/")
     sources = {**SOURCES, **ATARI_SOURCES} if on_atari else SOURCES
+    sources = {**sources, **OBJECTIVE_SOURCES.get(objective or "", {})}
     of_suite = atari if on_atari else dmcontrol
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
     usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
     preset = {line.partition("=")[0] for line in of_suite.AGENTS[recipe.preset]} if recipe.preset else set()
+    preset_source = next((method.source for method in METHODS.values() if method.agent == recipe.preset), "ours")
 
     def explanation(path: str, value: Any) -> Explanation:
         source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))
@@ -253,7 +257,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
         elif value != paper.get(path):
             ours = f"lite profile: scaled to a CPU; the paper profile has {as_override(paper.get(path))}"
         elif path in preset:
-            ours = f"{recipe.preset}: {PRESET.where}"
+            ours = f"{recipe.preset}: {preset_source}"
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
         elif path in BY_TASK and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:

@@ -146,8 +146,11 @@ def _length(recipe: Recipe) -> int:
 
 
 def _objective(recipe: Recipe) -> MLRConfig:
-    if recipe.objective is None:
-        raise ValueError(f"{recipe.name} was loaded without an objective, so it hides nothing.")
+    # The page explains MLR, its variants and their settings; no other objective has them.
+    if not isinstance(recipe.objective, MLRConfig):
+        raise ValueError(
+            f"{recipe.name} is with {recipe.method} here, which hides nothing; the page shows the masks of MLR. Use method mlr."
+        )
     return recipe.objective
 
 
