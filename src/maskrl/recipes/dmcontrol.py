@@ -8,6 +8,7 @@ from functools import cache
 
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
+from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import AnyObjective, Budget, Profile, Recipe, with_objective
@@ -67,14 +68,21 @@ OTHER_TASKS = (
 
 
 # Named values of the agent, by what differs from the paper's SAC. {learning_rate} is the task's.
-AGENTS: dict[str, tuple[str, ...]] = {"sac": ()}
+AGENTS: dict[str, tuple[str, ...]] = {
+    "sac": (),
+    # CURL's SAC: 32 filters, and an Adam for the objective with the critic's rate, neither warmed up nor clipped.
+    "curl_sac": (
+        *("agent.encoder.filters=32", "agent.auxiliary.learning_rate={learning_rate}"),
+        *("agent.auxiliary.schedule=constant", "agent.auxiliary.max_grad_norm=none"),
+    ),
+}
 
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, as they are for this task."""
     recipe = _with_mlr(task, profile)
     assert recipe.objective is not None
-    return {"mlr": recipe.objective}
+    return {"mlr": recipe.objective, "curl": CURLConfig(augment=recipe.agent.augment)}
 
 
 @cache  # a sweep asks for the same ones over and over

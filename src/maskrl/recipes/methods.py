@@ -18,6 +18,7 @@ _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
 METHODS: dict[str, Method] = {
     "mlr": Method(None, "mlr", _ALL, "Yu et al., NeurIPS 2022"),
     "baseline": Method(None, None, _ALL, "Yu et al., NeurIPS 2022: the agent alone, with augmentation"),
+    "curl": Method("curl_sac", "curl", ("dmcontrol",), "Laskin et al., ICML 2020; its released code"),
     "der": Method("der", None, ("atari",), f"van Hasselt et al., 2019; {_DOPAMINE}"),
     "otr": Method("otr", None, ("atari",), f"Kielak, 2020; {_DOPAMINE}"),
     "drq": Method("drq", None, ("atari",), f"Yarats et al., 2021; {_DOPAMINE}"),

@@ -14,6 +14,7 @@ from maskrl.config import Config
 from maskrl.envs import AnyEnv
 from maskrl.envs.base import require_at_least
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig
+from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes import methods
 
@@ -27,7 +28,7 @@ def members_of(union: Any) -> tuple[Any, ...]:
 Profile = Literal["paper", "lite"]
 # What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
 AnyAgent = Annotated[SACConfig | RainbowConfig, pydantic.Field(discriminator="kind")]
-AnyObjective = MLRConfig
+AnyObjective = Annotated[MLRConfig | CURLConfig, pydantic.Field(discriminator="kind")]
 OBJECTIVE_KINDS = tuple(member.kind for member in members_of(AnyObjective))
 
 

@@ -217,7 +217,17 @@ ATARI_SOURCES: dict[str, Source] = {
     "replay.capacity": Source("paper, Table 13", "paper: 100 000; released code: 1 000 000, of which it fills a tenth"),
 }
 # Where the values of an objective other than MLR come from, by its kind.
-OBJECTIVE_SOURCES: dict[str, dict[str, Source]] = {}
+OBJECTIVE_SOURCES: dict[str, dict[str, Source]] = {
+    "curl": {
+        "objective.kind": Source("Laskin et al., ICML 2020, section 4"),
+        "objective.weight": Source("CURL's released code: the plain loss"),
+        "objective.every": Source("CURL's released code: every update"),
+        "objective.when": Source("CURL's released code: after the update of the slow copies"),
+        "objective.augment.crop": Source("CURL, Table 3"),
+        "objective.augment.shift": Source("CURL, section 4.3: random crops alone"),
+        "objective.augment.intensity": Source("CURL, section 4.3: random crops alone"),
+    },
+}
 
 # What the paper sets by task: for any other task there is no source.
 BY_TASK = (

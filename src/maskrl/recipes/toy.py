@@ -5,6 +5,7 @@ from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.toy import ToyArcade, ToyControl
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
@@ -17,9 +18,10 @@ AGENTS: dict[str, tuple[str, ...]] = {"sac": (), "rainbow": ()}
 
 def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
     """The objectives by name."""
-    mlr = _with_mlr(task).objective
-    assert mlr is not None
-    return {"mlr": mlr}
+    recipe = _with_mlr(task)
+    assert recipe.objective is not None
+    curl = {"curl": CURLConfig(augment=recipe.agent.augment)} if task == "reach" else {}
+    return {"mlr": recipe.objective, **curl}
 
 
 def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
