@@ -1,7 +1,4 @@
-"""An objective of your own beside SAC, on toy/reach: consecutive observations belong together, others do not. About a minute.
-
-python examples/own_objective.py [RUN_DIR] [FRAMES]
-"""
+"""An objective of your own beside SAC: consecutive observations belong together. `python own_objective.py [RUN_DIR] [FRAMES]`"""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -9,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 import maskrl
 from maskrl import AugmentConfig, Contrast, Host, Loss, Material, Needs, ObjectiveConfig, View, Views
@@ -22,13 +20,12 @@ class NextViews(Views):
     then: View  # (B, C, H, W), one step later
 
 
-class Next(Contrast[NextViews]):  # a contrast couples clips, so it is never split; gradient caching keeps it small
+class Next(Contrast[NextViews]):  # a contrast couples clips, so it is never split
     name = "next"  # prefix of its metrics
 
     def __init__(self, host: Host, augment: nn.Module, weight: float) -> None:
         super().__init__(host, needs=Needs(clip_length=2), weight=weight)
-        self.augment = augment
-        self.head = nn.Linear(host.latent_dim, host.latent_dim)
+        self.augment, self.head = augment, nn.Linear(host.latent_dim, host.latent_dim)
 
     @torch.no_grad()
     def views(self, material: Material) -> NextViews:  # all the randomness is here
@@ -37,7 +34,7 @@ class Next(Contrast[NextViews]):  # a contrast couples clips, so it is never spl
 
     def embed(self, views: NextViews) -> tuple[Tensor, Tensor]:  # every clip by itself
         now, then = (self.host.encoder(view.pixels()) for view in (views.now, views.then))
-        return nn.functional.normalize(self.head(now), dim=-1), nn.functional.normalize(then, dim=-1).detach()
+        return normalize(self.head(now), dim=-1), normalize(then, dim=-1).detach()
 
     def compare(self, now: Tensor, then: Tensor) -> Loss:  # every clip with every other
         per_clip = info_nce(now @ then.T / 0.1)

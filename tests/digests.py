@@ -51,6 +51,12 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "cartpole-mlr": ("dmcontrol/cartpole-swingup", "mlr", _CARTPOLE),
     "cartpole-baseline": ("dmcontrol/cartpole-swingup", "baseline", _CARTPOLE),
     "breakout-mlr": ("atari/breakout", "mlr", _BREAKOUT),
+    # As wide as the latent, so that positions are added in the latent's own order.
+    "breakout-mlr-wide": (
+        "atari/breakout",
+        "mlr",
+        (*_BREAKOUT, "agent.encoder.filters=4,4,4", "objective.decoder_width=none"),
+    ),
     "breakout-baseline": ("atari/breakout", "baseline", _BREAKOUT),
     "breakout-der": ("atari/breakout", "der", tuple(line for line in _BREAKOUT if "clips" not in line)),
 }
