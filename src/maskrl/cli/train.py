@@ -4,8 +4,10 @@ import errno
 import json
 import shlex
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from maskrl.cost.forecast import Forecast
     from maskrl.recipes.schema import Recipe
     from maskrl.runs.directory import Run
+    from maskrl.runs.evaluate import EpisodeReturns
+    from maskrl.runs.loggers import Logger
 
 
 def train(
@@ -52,14 +56,8 @@ def train(
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
     from maskrl.cost.forecast import forecast
     from maskrl.recipes.schema import digest
-    from maskrl.replay.buffer import NothingToDrawError
-    from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import Run, RunError
     from maskrl.runs.loggers import choose_loggers
-    from maskrl.runs.loop import Stopped
-    from maskrl.runs.loop import train as run_to_the_end
-    from maskrl.runs.terminal import Terminal
-    from maskrl.runs.world import EnvironmentFailedError
 
     chosen = resolve(recipe, overrides, profile, method)
     path = run_dir or Path("runs") / chosen.name / chosen.method / f"seed-{chosen.seed}-{digest(chosen)}"
@@ -89,13 +87,26 @@ def train(
     with refusing(RunError, OSError):
         run = run or Run.create(path, chosen)
     banner(run, needs, profile)
+    _run_to_the_end(run, makers, command)
+    print()
+    summary(run, longer_command)
+
+
+def _run_to_the_end(run: "Run", makers: Sequence[Callable[["Run"], "Logger"]], command: str) -> None:
+    """Train, and explain whatever ends the run early. `command` continues it."""
+    from maskrl.replay.buffer import NothingToDrawError
+    from maskrl.runs import loop
+    from maskrl.runs.checkpoint import checkpoints
+    from maskrl.runs.directory import RunError
+    from maskrl.runs.terminal import Terminal
+    from maskrl.runs.world import EnvironmentFailedError
 
     terminal = Terminal(run)
     try:
         with refusing(RunError, NothingToDrawError):
             # The terminal comes last: when it draws, the others have what it shows.
-            run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
-    except Stopped as stopped:
+            loop.train(run.recipe, run, [*(make(run) for make in makers), terminal])
+    except loop.Stopped as stopped:
         print(f"\nStopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:\n  {command}")
         raise typer.Exit(128 + stopped.signal_number) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
@@ -109,11 +120,8 @@ def train(
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise Refusal(
-            f"{error.filename or path}: {error.strerror}. The last checkpoint is kept. Make room and continue with:\n  {command}"
-        ) from error
-    print()
-    summary(run, longer_command)
+        full = f"{error.filename or run.path}: {error.strerror}."
+        raise Refusal(f"{full} The last checkpoint is kept. Make room and continue with:\n  {command}") from error
 
 
 def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
@@ -208,10 +216,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
-    from maskrl.runs import evaluate as evaluation
-    from maskrl.runs import loop as training
     from maskrl.runs.directory import Run, RunError
-    from maskrl.runs.pictures import Video
     from maskrl.runs.terminal import number, title
 
     with refusing(RunError):
@@ -219,29 +224,8 @@ def evaluate(
         state = opened.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
     if state is None:
         raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
-    recipe = opened.recipe
-    training.configure_process(recipe)
-    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
-        envs = (
-            training.make_evaluation_envs(recipe)
-            if video is None
-            else [recipe.env.make(seed=recipe.seed, training=False)]
-        )
-        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
-    agent = training.build_agent(recipe, envs[0])
-    agent.load_state_dict(state["agent"])
-    seed, played = recipe.seed + training.EVALUATION_SEED, episodes or recipe.evaluation.episodes
-    epsilon = recipe.evaluation.epsilon
-    if recorder is None:
-        returns = evaluation.evaluate(agent, envs, episodes=played, seed=seed, epsilon=epsilon)
-    else:
-        with refusing(OSError), recorder:
-            returns = evaluation.evaluate(
-                agent, envs, episodes=played, seed=seed, epsilon=epsilon, watcher=recorder.add
-            )
-    for env in envs:
-        env.close()
-
+    recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
+    returns, recorded = _play(recipe, state["agent"], played, video)
     frames = state["position"]["decisions"] * recipe.env.action_repeat
     if as_json:
         result = {
@@ -254,7 +238,7 @@ def evaluate(
             "score": returns.score,
             "spread": returns.spread,
             "returns": returns.returns,
-            "video": None if recorder is None else str(recorder.path),
+            "video": None if recorded is None else str(recorded),
         }
         print(json.dumps(result))
         return
@@ -262,10 +246,40 @@ def evaluate(
     rows = {"score": f"{number(returns.score)} ± {number(returns.spread)} over {count(played, 'episode')}"}
     if played > 1:
         rows["returns"] = f"from {number(min(returns.returns))} to {number(max(returns.returns))}"
-    if recorder is not None:
-        moved = "" if recorder.path == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
-        rows["video"] = f"{recorder.path}{moved}"
+    if recorded is not None:
+        moved = "" if recorded == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
+        rows["video"] = f"{recorded}{moved}"
     print_rows(rows)
+
+
+def _play(
+    recipe: "Recipe", state: dict[str, Any], episodes: int, video: Path | None
+) -> tuple["EpisodeReturns", Path | None]:
+    """Play episodes with an agent of this state; returns their returns, and the file of the recording if one is made."""
+    from maskrl.runs import evaluate as evaluation
+    from maskrl.runs import loop as training
+    from maskrl.runs.pictures import Video
+
+    training.configure_process(recipe)
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+        envs = (
+            training.make_evaluation_envs(recipe)
+            if video is None
+            else [recipe.env.make(seed=recipe.seed, training=False)]
+        )
+        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
+    agent = training.build_agent(recipe, envs[0])
+    agent.load_state_dict(state)
+    seed, epsilon = recipe.seed + training.EVALUATION_SEED, recipe.evaluation.epsilon
+    play = partial(evaluation.evaluate, agent, envs, episodes=episodes, seed=seed, epsilon=epsilon)
+    if recorder is None:
+        returns = play()
+    else:
+        with refusing(OSError), recorder:
+            returns = play(watcher=recorder.add)
+    for env in envs:
+        env.close()
+    return returns, None if recorder is None else recorder.path
 
 
 # What may differ between two runs whose scores are compared all the same.
