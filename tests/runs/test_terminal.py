@@ -1,4 +1,7 @@
 import io
+import os
+import pty
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -249,6 +252,7 @@ def test_the_picture_has_all_words_at_any_width(tmp_path: Path, width: int):
         "learning",
     ):
         assert expected in words
+    assert "[bold" not in screen.getvalue()
     assert "0 frames: score 12.0 ± 2" in screen.getvalue()
     assert "250 frames: The disk is slow." in screen.getvalue()
 
@@ -268,6 +272,29 @@ def test_the_picture_is_redrawn_at_most_four_times_a_second_and_at_every_ended_e
     for episodes in (0, 1, 2):
         terminal.write(ended(episodes), clock(500, 1.0))
     assert drawn() - before == 3
+
+
+def test_a_terminal_that_is_closed_does_not_stop_the_run(tmp_path: Path):
+    """No hang-up is sent here, so the run goes on to its end."""
+    screen, theirs = pty.openpty()
+    code = "import sys, maskrl.cli; maskrl.cli.main(sys.argv[1:])"
+    small = ["budget.frames=120", "evaluation.every=120", "evaluation.episodes=1", "agent.warmup_decisions=60"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "train", "toy/reach", *small, "--run-dir", str(tmp_path / "run"), "--log", "none"],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm"},
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while b"evaluating" not in seen:
+            seen += os.read(screen, 65536)
+        os.close(screen)
+        _, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors.decode()) == (0, "")
+    assert Run.open(tmp_path / "run").status == "done"
+    assert not list(Run.open(tmp_path / "run").events("note"))
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

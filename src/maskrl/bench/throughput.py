@@ -514,6 +514,8 @@ def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> RunBenc
         torch.set_num_threads(threads)
         if barrier is not None:
             barrier.abort()  # whoever still waits need not
+    if not window.begun:  # a logger that fails does not stop a run
+        raise RuntimeError("Nothing was measured: another of the processes failed before all of them began to count.")
     seconds = window.seconds()
     return RunBench(
         decisions=decisions,

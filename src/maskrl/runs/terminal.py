@@ -102,8 +102,9 @@ class Progress:
 
     def shares_of_time(self) -> dict[str, float]:
         """Where the time of this process went: fractions of 1, without parts below 0.5 %."""
-        began = self.began.seconds if self.began else 0.0
-        total = max(self._seconds_at - began, sum(self.seconds.values()), 1e-9)
+        if self.began is None or not self.seconds:
+            return {}
+        total = max(self._seconds_at - self.began.seconds, sum(self.seconds.values()), 1e-9)
         shares = {part: seconds / total for part, seconds in self.seconds.items()}
         shares["other"] = 1 - sum(shares.values())
         return {part: share for part, share in shares.items() if share >= 0.005}
@@ -161,12 +162,13 @@ def _shares(progress: Progress) -> str:
     return "  ".join(f"{part} {share:.0%}" for part, share in progress.shares_of_time().items())
 
 
-def _score(progress: Progress) -> str:
+def _score(progress: Progress) -> Text:
     if not progress.scores:
-        return "–"
+        return Text("–")
     (_, last, spread), (best_frames, best, _) = progress.scores[-1], progress.best
-    words = f"last [bold green]{number(last)}[/] ± {number(spread)}, best {number(best)} at {best_frames:,}"
-    return words if progress.random_score is None else f"{words}, random {number(progress.random_score)}"
+    words = f" ± {number(spread)}, best {number(best)} at {best_frames:,}"
+    random = "" if progress.random_score is None else f", random {number(progress.random_score)}"
+    return Text.assemble("last ", (number(last), "bold green"), words, random)
 
 
 def _line(progress: Progress) -> str:
@@ -220,7 +222,8 @@ class Terminal(Logger):
     def close(self) -> None:
         if self._live is not None and self._live.is_started:
             self._draw(self._live)  # the end stays on the screen
-            self._live.stop()
+            with _until_closed():
+                self._live.stop()
 
     def _say(self, line: str, style: str = "") -> None:
         with _until_closed():
