@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from maskrl.cost.forecast import Forecast
     from maskrl.recipes.schema import Recipe
     from maskrl.runs.directory import Run
+    from maskrl.runs.evaluate import EpisodeReturns
+    from maskrl.runs.policy import Policy
     from maskrl.runs.terminal import Terminal
 
 
@@ -225,11 +227,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
-    from maskrl.runs import evaluate as evaluation
-    from maskrl.runs.build import configure_process, device_of, make_evaluation_envs
+    from maskrl.runs.build import device_of
     from maskrl.runs.directory import Run, RunError
-    from maskrl.runs.loop import EVALUATION_SEED
-    from maskrl.runs.pictures import Video
     from maskrl.runs.policy import policy_of
     from maskrl.runs.terminal import number, title
 
@@ -238,27 +237,10 @@ def evaluate(
         state = opened.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
     if state is None:
         raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
-    recipe = opened.recipe
-    configure_process(recipe)
+    recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
-        alone = [] if video is None else [recipe.env.make(seed=recipe.seed, training=False)]
-        envs = alone or make_evaluation_envs(recipe)
-        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
-    played = episodes or recipe.evaluation.episodes
-    with refusing(OSError), recorder or nullcontext():
-        returns = evaluation.evaluate(
-            policy.network.act,
-            envs,
-            episodes=played,
-            seed=recipe.seed + EVALUATION_SEED,
-            epsilon=recipe.evaluation.epsilon,
-            watcher=None if recorder is None else recorder.add,
-        )
-    for env in envs:
-        env.close()
-
-    frames = policy.clock.frames
+    returns, recorded = _play(policy, recipe, played, video)
     if as_json:
         result = {
             "run": str(run),
@@ -266,22 +248,50 @@ def evaluate(
             "method": recipe.method,
             "profile": recipe.profile,
             "seed": recipe.seed,
-            "frames": frames,
+            "frames": policy.clock.frames,
             "score": returns.score,
             "spread": returns.spread,
             "returns": returns.returns,
-            "video": None if recorder is None else str(recorder.path),
+            "video": None if recorded is None else str(recorded),
         }
         print(json.dumps(result))
         return
-    print(f"{title(recipe)}, checkpoint at {frames:,} frames")
+    print(f"{title(recipe)}, checkpoint at {policy.clock.frames:,} frames")
     rows = {"score": f"{number(returns.score)} ± {number(returns.spread)} over {count(played, 'episode')}"}
     if played > 1:
         rows["returns"] = f"from {number(min(returns.returns))} to {number(max(returns.returns))}"
-    if recorder is not None:
-        moved = "" if recorder.path == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
-        rows["video"] = f"{recorder.path}{moved}"
+    if recorded is not None:
+        moved = "" if recorded == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
+        rows["video"] = f"{recorded}{moved}"
     print_rows(rows)
+
+
+def _play(
+    policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None
+) -> tuple["EpisodeReturns", Path | None]:
+    """Play episodes; returns their returns, and the file of the recording if one is made."""
+    from maskrl.runs import evaluate as evaluation
+    from maskrl.runs.build import configure_process, make_evaluation_envs
+    from maskrl.runs.loop import EVALUATION_SEED
+    from maskrl.runs.pictures import Video
+
+    configure_process(recipe)
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+        alone = [] if video is None else [recipe.env.make(seed=recipe.seed, training=False)]
+        envs = alone or make_evaluation_envs(recipe)
+        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
+    with refusing(OSError), recorder or nullcontext():
+        returns = evaluation.evaluate(
+            policy.network.act,
+            envs,
+            episodes=episodes,
+            seed=recipe.seed + EVALUATION_SEED,
+            epsilon=recipe.evaluation.epsilon,
+            watcher=None if recorder is None else recorder.add,
+        )
+    for env in envs:
+        env.close()
+    return returns, None if recorder is None else recorder.path
 
 
 # What may differ between two runs whose scores are compared all the same.
@@ -306,8 +316,7 @@ def _changed(recipe: "Recipe") -> list[str]:
     from maskrl import recipes
     from maskrl.recipes.schema import leaves
 
-    original = leaves(
-        recipes.find(recipe.name, recipe.profile, "mlr" if recipe.objective else recipe.preset or "baseline")
-    )
+    objective = "none" if recipe.objective is None else recipe.objective.kind
+    original = leaves(recipes.find(recipe.name, recipe.profile, agent=recipe.preset, objective=objective))
     changed = [path for path, value in leaves(recipe).items() if original.get(path) != value and path not in HARMLESS]
     return [f"not comparable: {', '.join(changed)} changed"] if changed else []
