@@ -214,6 +214,7 @@ def decode(decoder: Any, states: Tensor, actions: Tensor, valid: Tensor) -> Tens
     """All tokens through all layers, and those of the states in the end."""
     steps = states.shape[1]
     position = sinusoid(steps, states)
+    position = position if decoder.order is None else position[:, decoder.order]
     tokens = states + position
     if decoder.embed_action is not None:
         tokens = torch.cat([tokens, decoder.embed_action(actions) + position], dim=1)

@@ -10,12 +10,23 @@ from torch import Tensor, nn
 class LatentDecoder(nn.Module):
     """Predict every latent state of a clip from the masked ones and the actions: (B, K, d), (B, K, A) → (B, K, d)."""
 
-    def __init__(self, latent_dim: int, action_dim: int, *, depth: int = 2, action_tokens: bool = True) -> None:
+    order: Tensor | None
+
+    def __init__(
+        self,
+        latent_dim: int,
+        action_dim: int,
+        *,
+        depth: int = 2,
+        action_tokens: bool = True,
+        order: Tensor | None = None,  # of the latent's units in the table of positions; None: as they come
+    ) -> None:
         super().__init__()
         if depth < 1:
             raise ValueError(f"decoder_depth={depth} must be at least 1; the paper uses 2.")
         self.embed_action = nn.Linear(action_dim, latent_dim) if action_tokens else None
         self.blocks = nn.ModuleList(Block(latent_dim) for _ in range(depth))
+        self.register_buffer("order", order, persistent=False)
 
     @property
     def core(self) -> nn.Module:
@@ -26,6 +37,7 @@ class LatentDecoder(nn.Module):
         """Steps that are not `valid` (B, K) are seen by none of the others."""
         steps = states.shape[1]
         position = sinusoid(steps, states)  # (K, d), shared by the state and the action of a step
+        position = position if self.order is None else position[:, self.order]
         tokens = states + position  # (B, K, d)
         if self.embed_action is not None:
             # The paper interleaves states and actions. Attention does not see the order of its tokens, only their

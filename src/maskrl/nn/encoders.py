@@ -16,6 +16,9 @@ class Encoder(nn.Module):
     convolutions: nn.Module
     latent_dim: int
     feature_shape: tuple[int, int, int]  # (F, h, w), what `features` returns for one observation
+    latent_order: Tensor | None = (
+        None  # for every latent unit, its place where channels come first; None: units have no order
+    )
 
     def features(self, pixels: Tensor) -> Tensor:
         """(N, C, H, W) in [0, 1] → (N, F, h, w)."""
@@ -80,6 +83,8 @@ class NatureEncoder(Encoder):
             obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True))
         )
         self.latent_dim = math.prod(self.feature_shape)
+        channels, height, width = self.feature_shape
+        self.latent_order = torch.arange(self.latent_dim).view(channels, height, width).permute(1, 2, 0).flatten()
 
     def features(self, pixels: Tensor) -> Tensor:
         maps: Tensor = self.convolutions(pixels.contiguous(memory_format=torch.channels_last))

@@ -393,7 +393,12 @@ class MLRConfig(ObjectiveConfig):
 
     def _decoder(self, host: Host) -> LatentDecoder | NarrowDecoder:
         width = self.decoder_width or host.latent_dim
-        decoder = LatentDecoder(width, host.action_dim, depth=self.decoder_depth, action_tokens=self.action_tokens)
+        # The table of positions is fixed, so no weights can undo the order of its columns. The released code flattens maps with
+        # the channels first, where our encoders have them last; a narrow decoder adds positions after a layer of its own.
+        order = getattr(host.encoder, "latent_order", None) if self.decoder_width is None else None
+        decoder = LatentDecoder(
+            width, host.action_dim, depth=self.decoder_depth, action_tokens=self.action_tokens, order=order
+        )
         return decoder if self.decoder_width is None else NarrowDecoder(host.latent_dim, decoder, width=width)
 
     def _masked_pixels(self, host: Host) -> Corruption:
