@@ -1,4 +1,4 @@
-"""The base of every configuration: frozen, keyword-only, living beside what it builds, and read by its `build` alone."""
+"""The base of every configuration: frozen, keyword-only, beside what it builds, and read by its `build` alone."""
 
 import math
 from dataclasses import dataclass, fields
@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Refuses, when it is made and not when it is first used, what its types cannot say or nobody checked."""
+    """Validates field values at construction, and writes equal numbers in one way: 2.0 updates are 2, a rate of 1 is 1.0."""
 
     # Read by whoever parses a config from outside (see recipes/schema.py): no unknown keys, no NaN.
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -27,3 +27,7 @@ class Config:
                 raise ValueError(f"{here} must be a whole number.")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{here} must be finite.")
+            if isinstance(value, float) and value.is_integer() and int in accepted:
+                object.__setattr__(self, field.name, int(value))
+            if type(value) is int and float in accepted and int not in accepted:
+                object.__setattr__(self, field.name, float(value))

@@ -98,10 +98,35 @@ class Agent(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimisers, objective, counters: everything but the random generators, which are torch's own."""
+        """Networks, optimisers, objective, generators, counters: everything but torch's own generators."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Generators:
+    """A random stream for each purpose, on the update's device.
+
+    Methods with the same seed share what they can: the objective draws from a stream of its own, so that the agent's exploration
+    and augmentation are the same with and without it. The noise inside updates comes from torch's own generator.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.explore, self.augment, self.objective = (
+            None if device.type == "meta" else torch.Generator(device).manual_seed(_seed_of(seed, purpose))
+            for purpose in range(3)
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: stream.get_state() for name, stream in vars(self).items() if stream is not None}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        for name, saved in state.items():
+            getattr(self, name).set_state(saved)
+
+
+def _seed_of(seed: int, purpose: int) -> int:
+    return int(np.random.SeedSequence((seed, purpose)).generate_state(1, np.uint64)[0] >> 1)
 
 
 class PolicyNetwork(nn.Module):
@@ -187,15 +212,12 @@ class AgentConfig(Config):
 
     def updates_due(self, clock: Clock) -> int:
         """None in the warm-up; then 2, 1, or at 0.5 one after every second decision."""
-        done = clock.decisions - self.warmup_decisions
-        if done < 0:
-            return 0
-        ratio = Fraction(self.updates_per_decision).limit_denominator(1000)
-        return math.floor((done + 1) * ratio) - math.floor(done * ratio)
+        return self.updates_by(clock.decisions + 1) - self.updates_by(clock.decisions)
 
     def updates_by(self, decisions: int) -> int:
         """How many updates a run of this many decisions makes."""
-        return sum(self.updates_due(Clock(0, decision, 0, 0.0)) for decision in range(decisions))
+        ratio = Fraction(self.updates_per_decision).limit_denominator(1_000_000)  # 0.1 is a tenth
+        return math.floor(max(0, decisions - self.warmup_decisions) * ratio)
 
     def obs_shape(self, spaces: Spaces) -> tuple[int, int, int]:
         """An observation as the encoder gets it."""
@@ -225,7 +247,8 @@ class AgentConfig(Config):
         """The agent with the values that go with an objective, or with none."""
         return self
 
-    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device) -> Agent:
+    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> Agent:
+        """The agent, initialised by torch's own generator. `seed` is of its `Generators`."""
         raise NotImplementedError
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from maskrl.agents.base import (
     AgentConfig,
+    Generators,
     Metrics,
     PolicyNetwork,
     ReplayNeeds,
@@ -147,11 +148,11 @@ class QHead(nn.Module):
             outputs = streams[0][:, None] + outputs - outputs.mean(dim=1, keepdim=True)
         return outputs
 
-    def resample(self) -> None:
+    def resample(self, generator: torch.Generator | None = None) -> None:
         """Draw new noise for all layers that have some."""
         for layer in self.modules():
             if isinstance(layer, NoisyLinear):
-                layer.resample()
+                layer.resample(generator)
 
 
 class FirstLayers(nn.ModuleList):
@@ -195,12 +196,13 @@ class Rainbow:
         returns: Categorical | Scalar,
         objective: Objective[Any] | None,
         every: int,
+        generators: Generators,
         device: torch.device,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.generators = config, device, generators
         self.encoder, self.target_encoder, self.head, self.returns = encoder, target_encoder, head, returns
         self.objective, self.every = objective, every
-        self.augment = config.augment.build()
+        self.augment = config.augment.build(generators.augment)
         self.target_head = Momentum(head, 0.0)
         groups = [] if objective is None else objective.parameter_groups()
         own = [*encoder.parameters(), *head.parameters()]
@@ -238,8 +240,10 @@ class Rainbow:
         self._policy.train()  # with noise in the head, which is new after every update
         actions = self._policy(self._policy.on_device(obs))
         if (epsilon := self.epsilon(clock)) > 0:
-            random = torch.randint(self.head.actions, actions.shape, device=self.device)
-            actions = torch.where(torch.rand(actions.shape, device=self.device) < epsilon, random, actions)
+            stream, where = self.generators.explore, self.device
+            random = torch.randint(self.head.actions, actions.shape, generator=stream, device=where)
+            chance = torch.rand(actions.shape, generator=stream, device=where)
+            actions = torch.where(chance < epsilon, random, actions)
         chosen: NDArray[np.int64] = actions.cpu().numpy()
         return chosen
 
@@ -247,7 +251,7 @@ class Rainbow:
         return self.config.updates_due(clock)
 
     def renew_noise(self) -> None:
-        self.head.resample()
+        self.head.resample(self.generators.explore)
 
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
@@ -287,7 +291,7 @@ class Rainbow:
         """
         next_pixels = next_obs.pixels()
         judged_pixels = judged.pixels() if self.config.double else next_pixels
-        self.head.resample()
+        self.renew_noise()
         with torch.no_grad():
             next_outputs = self.target_head(self.target_encoder(next_pixels))  # (B, A, width)
             judge = self.head(self.encoder(judged_pixels)) if self.config.double else next_outputs
@@ -356,6 +360,7 @@ class Rainbow:
         return {
             "modules": {name: module.state_dict() for name, module in self._modules().items()},
             "optimizer": self.optimizer.state_dict(),
+            "generators": self.generators.state_dict(),
             "updates": self.updates,
         }
 
@@ -363,6 +368,7 @@ class Rainbow:
         for name, module in self._modules().items():
             module.load_state_dict(state["modules"][name])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.generators.load_state_dict(state["generators"])
         self.updates = state["updates"]
 
 
@@ -471,7 +477,9 @@ class RainbowConfig(AgentConfig):
         clips = None if self.clips is None else part(min(self.clips, self.batch_size))
         return replace(self, batch_size=part(self.batch_size), clips=clips)
 
-    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device) -> Rainbow:
+    def build(
+        self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0
+    ) -> Rainbow:
         if not spaces.discrete:
             raise ValueError(
                 "Rainbow chooses among discrete actions; this environment takes continuous ones. Use agent kind sac."
@@ -489,7 +497,7 @@ class RainbowConfig(AgentConfig):
         head = QHead(
             encoder.latent_dim, self.hidden, spaces.action_dim, returns.width, dueling=self.dueling, layer=layer
         ).to(device)
-        built = None
+        generators, built = Generators(seed, device), None
         if objective is not None:
             host = Host(
                 encoder,
@@ -498,6 +506,7 @@ class RainbowConfig(AgentConfig):
                 q_projection=head.first,
                 obs_shape=obs_shape,
                 target_encoder=target_encoder,
+                generator=generators.objective,
             )
             built = objective.build(host).to(device)
             require_splittable(built, self.micro_batch)
@@ -509,6 +518,7 @@ class RainbowConfig(AgentConfig):
             returns=returns,
             objective=built,
             every=1 if objective is None else objective.every,
+            generators=generators,
             device=device,
         )
 

@@ -18,7 +18,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskrl.agents.base import AgentConfig, Metrics, PolicyNetwork, Spaces, Workload, require_finite, require_splittable
+from maskrl.agents.base import (
+    AgentConfig,
+    Generators,
+    Metrics,
+    PolicyNetwork,
+    Spaces,
+    Workload,
+    require_finite,
+    require_splittable,
+)
 from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
@@ -107,14 +116,15 @@ class SAC:
         auxiliary: AuxiliaryStep | None,
         when: When,
         every: int,
+        generators: Generators,
         device: torch.device,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.generators = config, device, generators
         self.encoder, self.target_encoder, self.actor, self.critic = encoder, target_encoder, actor, critic
         self.auxiliary, self.when, self.every = auxiliary, when, every
         self.needs = Needs() if auxiliary is None else auxiliary.objective.needs
         # In place, unless the objective is to see the batch as it was stored: it serves one update only.
-        self.augment = config.augment.build(inplace=not self.needs.policy_batch)
+        self.augment = config.augment.build(generators.augment, inplace=not self.needs.policy_batch)
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
         self.target_entropy = -float(actor.trunk[-1].out_features // 2)  # type: ignore[operator]
@@ -141,7 +151,8 @@ class SAC:
         if not explore:
             return self._policy.act(obs)
         mean, log_std = self._policy.outputs(self._policy.on_device(obs))
-        actions: NDArray[np.float32] = squashed(mean, log_std, torch.randn_like(mean)).cpu().numpy()
+        noise = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
+        actions: NDArray[np.float32] = squashed(mean, log_std, noise).cpu().numpy()
         return actions
 
     def updates_due(self, clock: Clock) -> int:
@@ -153,7 +164,7 @@ class SAC:
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
         with self.watch("replay"):
-            clip = self._clip(replay)
+            clip = self._clip(replay) if self.updates % self.every == 0 else None
             batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount).to(self.device)
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             material = (clip, PolicyBatch(batch.obs, obs))
@@ -171,11 +182,12 @@ class SAC:
         return metrics
 
     def _clip(self, replay: Replay) -> Clip | None:
-        """Clips for the objective, if it needs some in this update."""
+        """Clips for the objective, if it needs some."""
         steps = self.needs.clip_length
-        if not steps or self.updates % self.every:
+        if not steps:
             return None
-        return replay.clips(replay.draw(self.config.auxiliary.clips, span=steps), length=steps).to(self.device)
+        draw = replay.draw(self.config.auxiliary.clips, span=steps, purpose="clips")
+        return replay.clips(draw, length=steps).to(self.device)
 
     def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
         """Optimise the objective, if this is its place in the update and its turn."""
@@ -265,6 +277,7 @@ class SAC:
             "modules": {name: module.state_dict() for name, module in self._modules().items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self._optimizers().items()},
             "log_temperature": self.log_temperature.detach().clone(),
+            "generators": self.generators.state_dict(),
             "auxiliary": None if self.auxiliary is None else self.auxiliary.state_dict(),
             "updates": self.updates,
         }
@@ -276,6 +289,7 @@ class SAC:
             optimizer.load_state_dict(state["optimizers"][name])
         with torch.no_grad():
             self.log_temperature.copy_(state["log_temperature"])
+        self.generators.load_state_dict(state["generators"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
         self.updates = state["updates"]
@@ -375,7 +389,7 @@ class SACConfig(AgentConfig):
         linear_init = "orthogonal" if objective is None else objective.linear_init
         return replace(self, encoder=replace(self.encoder, linear_init=linear_init))
 
-    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device) -> SAC:
+    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> SAC:
         if spaces.discrete:
             raise ValueError(
                 "SAC needs continuous actions; this environment takes discrete ones. Use agent kind rainbow."
@@ -385,7 +399,7 @@ class SACConfig(AgentConfig):
         target_encoder = Momentum(encoder, self.encoder_momentum)
         actor = Actor(encoder, spaces.action_dim, self.hidden).to(device)
         critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
-        auxiliary = None
+        generators, auxiliary = Generators(seed, device), None
         if objective is not None:
             host = Host(
                 encoder,
@@ -393,6 +407,7 @@ class SACConfig(AgentConfig):
                 spaces.action_dim,
                 obs_shape=obs_shape,
                 target_encoder=target_encoder,
+                generator=generators.objective,
             )
             built = objective.build(host).to(device)
             require_splittable(built, self.micro_batch)
@@ -406,6 +421,7 @@ class SACConfig(AgentConfig):
             auxiliary=auxiliary,
             when=(objective and objective.when) or self.offers.places[0],
             every=1 if objective is None else objective.every,
+            generators=generators,
             device=device,
         )
 

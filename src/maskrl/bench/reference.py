@@ -105,7 +105,7 @@ def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, T
     config, metrics, clip = agent.config, dict[str, Tensor](), None
     if agent.auxiliary is not None and agent.updates % agent.every == 0:
         steps = agent.needs.clip_length
-        clip = stacks.clips(replay.draw(config.auxiliary.clips, span=steps), steps)
+        clip = stacks.clips(replay.draw(config.auxiliary.clips, span=steps, purpose="clips"), steps)
     batch = stacks.transitions(replay.draw(config.batch_size), config.discount)
     obs, next_obs = (_augmented(agent.augment, _floats(obs)) for obs in (batch.obs, batch.next_obs))
     temperature = agent.log_temperature.exp()
@@ -160,7 +160,7 @@ def rainbow_update(agent: Rainbow, replay: Replay) -> dict[str, Tensor]:
     batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
     pixels, next_pixels = (_augmented(agent.augment, _floats(obs)) for obs in (batch.obs, batch.next_obs))
     judged = _augmented(agent.augment, _floats(batch.next_obs)) if config.double else next_pixels
-    agent.head.resample()
+    agent.renew_noise()
     with torch.no_grad():
         next_outputs = agent.target_head(encode(agent.target_encoder.copy, next_pixels))
         judge = agent.head(encode(agent.encoder, judged)) if config.double else next_outputs
@@ -196,7 +196,7 @@ def mlr_loss(objective: Objective[Any], clip: Clip) -> Tensor:
     masker, target = objective.corruption.masker, objective.target
     assert isinstance(masker, CubeMasker)
     assert isinstance(target, LatentTarget)
-    keep = masker(clip.obs)
+    keep = masker(clip.obs, objective.corruption.generator)
     valid = torch.ones_like(clip.valid) if objective.count_past_end else clip.valid
     pixels = _floats(clip.obs)
     with torch.no_grad():

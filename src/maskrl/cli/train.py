@@ -234,7 +234,7 @@ def evaluate(
 
     with refusing(RunError):
         opened = Run.open(run)
-        state = opened.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
+        state = opened.restore(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
     if state is None:
         raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
     recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes

@@ -3,7 +3,7 @@
 import importlib.util
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, SupportsFloat
+from typing import Any, ClassVar, Literal, SupportsFloat, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -54,6 +54,8 @@ class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
 
     def __init__(self, env: gym.Env[Frame, Any], frames: int, *, pad: Pad = "repeat") -> None:
         super().__init__(env)
+        if pad not in get_args(Pad):
+            raise ValueError(f"pad={pad!r} must be one of {', '.join(get_args(Pad))}.")
         channels, height, width = env.observation_space.shape or ()
         self.observation_space = image_space(frames * channels, height, width)
         self._frames: deque[Frame] = deque(maxlen=frames)

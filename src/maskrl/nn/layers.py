@@ -136,9 +136,9 @@ class NoisyLinear(nn.Module):
         self.register_buffer("noise_out", torch.zeros(fan_out))
         self.resample()
 
-    def resample(self) -> None:
+    def resample(self, generator: torch.Generator | None = None) -> None:
         for noise in (self.noise_in, self.noise_out):
-            noise.normal_()
+            noise.normal_(generator=generator)
             noise.copy_(noise.sign() * noise.abs().sqrt())
 
     def mean(self, x: Tensor) -> Tensor:

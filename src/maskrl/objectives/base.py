@@ -4,7 +4,7 @@ An objective says what it `needs`, whether its loss may be split, which paramete
 they know no objective by name.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -278,6 +278,12 @@ class ObjectiveConfig(Config):
     every: int = 1  # updates of the agent per update of this
     when: When | None = None  # where in the update; None: where the agent runs objectives by default
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("weight", "every"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
+
     # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
     linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
 
@@ -311,8 +317,12 @@ class ObjectiveConfig(Config):
         if missing:
             raise ValueError(
                 f"objective {self.kind} needs {', '.join(missing).replace('_', ' ')}, which agent {agent.kind} does not "
-                "offer. Choose another agent or objective."
+                f"offer. Choose another agent, or an objective without it{self.advice(missing)}."
             )
+
+    def advice(self, missing: Sequence[str]) -> str:
+        """Which values do without what is missing, as the end of a sentence."""
+        return ""
 
 
 def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:

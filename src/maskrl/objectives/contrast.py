@@ -36,7 +36,7 @@ class Contrast(Objective[V], Generic[V]):
         return True  # by caching
 
     def add_gradient(self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None) -> Loss:
-        size = max(1, (micro_batch or len(views)) // max(1, self.needs.clip_length))
+        size = len(views) if micro_batch is None else max(1, micro_batch // max(1, self.needs.clip_length))
         pieces = list(views.split(size)) if size < len(views) else [views]
         with torch.set_grad_enabled(len(pieces) == 1):
             embedded = [self.embed(piece) for piece in pieces]

@@ -21,7 +21,7 @@ Departures, from the paper's text in favour of the released code unless said oth
 - MLR-F, MLR-Pixel, MLR-MoDec and the MSE distance were not released: the paper's sentences, filled in as the ledger says.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
@@ -340,8 +340,6 @@ class MLRConfig(ObjectiveConfig):
                 f"clip_length={self.clip_length} must be at least 2: a clip needs context. The paper uses 16."
             )
         for name, value, paper in (
-            ("weight", self.weight, 1),
-            ("every", self.every, 1),
             ("decoder_depth", self.decoder_depth, 2),
             ("decoder_width", self.decoder_width, None),
             ("head_width", self.head_width, 100),
@@ -366,6 +364,9 @@ class MLRConfig(ObjectiveConfig):
     @property
     def masks(self) -> MaskConfig | None:
         return self.mask if self.corrupt == "pixels" else None
+
+    def advice(self, missing: Sequence[str]) -> str:
+        return ": objective.projection=mlp" if "q_projection" in missing else ""
 
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)

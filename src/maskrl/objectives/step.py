@@ -60,7 +60,7 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Torch's parameter groups: the parameters in their order, those with equal options together."""
     options = {
-        parameter: (group.learning_rate or learning_rate, group.weight_decay)
+        parameter: (learning_rate if group.learning_rate is None else group.learning_rate, group.weight_decay)
         for group in groups
         for parameter in group.parameters
     }

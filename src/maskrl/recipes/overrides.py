@@ -83,8 +83,9 @@ def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]
     if override.value.lower() in ("none", "null"):
         return with_objective(recipe, None)
     if override.value not in named:
-        choices = ", ".join(["none", *named])
-        raise ValueError(f"{override.text}: expected {choices}{_did_you_mean(override.value, named)}")
+        raise ValueError(
+            f"{override.text}: expected {_choices(['none', *named])}{_did_you_mean(override.value, named)}"
+        )
     return with_objective(recipe, named[override.value])
 
 

@@ -80,7 +80,7 @@ SOURCES: dict[str, Source] = {
     "objective.kind": Source("paper, section 3: MLR"),
     "objective.weight": TABLE,
     "objective.every": Source("paper, Algorithm 1"),
-    "objective.when": Source("released code: after the critic on DMControl, in one loss with it on Atari"),
+    "objective.when": Source("released code: after the critic's step"),
     "objective.clip_length": Source(
         "paper, Table 12", "released configuration: 7; paper and released command line: 16"
     ),
@@ -186,6 +186,7 @@ ATARI_SOURCES: dict[str, Source] = {
     "agent.epsilon_decisions": Source("released code: noisy nets alone explore"),
     "agent.clips": Source("released code: a clip at every drawn transition"),
     "objective.weight": ATARI_TABLE,
+    "objective.when": Source("released code: in one loss with the critic's"),
     "objective.mask.cube": ATARI_TABLE,
     "objective.mask.ratio": ATARI_TABLE,
     "objective.mask.rounding": Source(
@@ -243,16 +244,21 @@ def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
     suite, task = recipe.name.split("/")
     objective = None if recipe.objective is None else recipe.objective.kind
-    pair = (recipe.preset, objective)
     # The toys are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, on_atari = suite == "toy", like.startswith("atari/")
     sources = {**SOURCES, **ATARI_SOURCES} if on_atari else SOURCES
     sources = {**sources, **OBJECTIVE_SOURCES.get(objective or "", {})}
     of_suite = atari if on_atari else dmcontrol
+    # Values of one's own have no recipe to be compared with: they are overrides of the suite's.
+    known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
+    pair = (
+        recipe.preset if recipe.preset in of_suite.AGENTS else None,
+        objective if objective in known else None,
+    )
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
     usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
-    preset = {line.partition("=")[0] for line in of_suite.AGENTS[recipe.preset]} if recipe.preset else set()
+    preset = {line.partition("=")[0] for line in of_suite.AGENTS.get(recipe.preset or "", ())}
     preset_source = next((method.source for method in METHODS.values() if method.agent == recipe.preset), "ours")
 
     def explanation(path: str, value: Any) -> Explanation:

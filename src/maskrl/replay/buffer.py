@@ -22,6 +22,7 @@ from maskrl.nn.clip import Clip
 from maskrl.replay.sumtree import SumTree
 
 Index = NDArray[np.int64]
+Purpose = Literal["transitions", "clips"]
 
 
 class NothingToDrawError(ValueError):
@@ -117,7 +118,8 @@ class Replay:
         self._floor = 0  # frames below it were lost
         self._saved = (0, 0)  # the next frame at the newest state taken, and at the one before
         self._running = False  # whether an episode is open
-        self._generator = np.random.default_rng(seed)
+        # Clips have a stream of their own, so that the transitions drawn are the same with and without an objective.
+        self._generators = {"transitions": np.random.default_rng(seed), "clips": np.random.default_rng((seed, 1))}
 
     @staticmethod
     def forecast(
@@ -226,12 +228,21 @@ class Replay:
 
     # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def draw(self, batch_size: int, *, span: int = 1, whole: bool = True, correction: float = 0.0) -> Draw:
+    def draw(
+        self,
+        batch_size: int,
+        *,
+        span: int = 1,
+        whole: bool = True,
+        correction: float = 0.0,
+        purpose: Purpose = "transitions",
+    ) -> Draw:
         """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
 
         `whole`: the `span` transitions from each lie in its episode. Else only the first has to, so an episode may end
         within the span; but all of it has been lived, so that a return or a clip read there will never get any longer.
         `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
+        `purpose`: which random stream draws.
         """
         if batch_size < 1 or span < 1:
             raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
@@ -242,7 +253,7 @@ class Replay:
         starts = np.empty(0, np.int64)
         if oldest < end:
             # Rejection leaves the survivors in proportion. Where it leaves too few, listing all valid ones is cheap enough.
-            starts = self._candidates(2 * batch_size + 16, oldest, end)
+            starts = self._candidates(2 * batch_size + 16, oldest, end, self._generators[purpose])
             starts = starts[self._reaches(starts, steps)][:batch_size]
         if len(starts) < batch_size:
             every = np.arange(oldest, end)
@@ -250,7 +261,9 @@ class Replay:
             if len(every) == 0:
                 raise NothingToDrawError(self._too_short(steps) if whole or len(self) == 0 else self._too_new(span))
             leaves = None if self._tree is None else self._tree[every % self._slots]
-            starts = self._generator.choice(every, batch_size, p=None if leaves is None else leaves / leaves.sum())
+            starts = self._generators[purpose].choice(
+                every, batch_size, p=None if leaves is None else leaves / leaves.sum()
+            )
         return Draw(starts, self._weights(starts, correction))
 
     def spread(self, count: int, *, span: int = 1) -> Draw:
@@ -265,13 +278,13 @@ class Replay:
         starts = every[np.arange(count) * len(every) // max(1, count)]
         return Draw(starts, torch.ones(len(starts)))
 
-    def _candidates(self, count: int, oldest: int, end: int) -> Index:
-        """Frames in [oldest, end), up to so many: uniform, or in proportion to their leaves."""
+    def _candidates(self, count: int, oldest: int, end: int, generator: np.random.Generator) -> Index:
+        """At most `count` frames in [oldest, end): uniform, or in proportion to their leaves."""
         if self._tree is None:
-            return self._generator.integers(oldest, end, size=count)
+            return generator.integers(oldest, end, size=count)
         if self._tree.total == 0:  # first frames alone
             return np.empty(0, np.int64)
-        slots = self._tree.find(self._generator.random(count) * self._tree.total)
+        slots = self._tree.find(generator.random(count) * self._tree.total)
         newest = self._next - 1
         frames = newest - (newest - slots) % self._slots
         return frames[(frames >= oldest) & (frames < end)]
@@ -436,7 +449,8 @@ class Replay:
         self._saved = (self._next, self._saved[0])
         used = min(self._next, self._slots)
         state: dict[str, Any] = {"layout": self._layout(), "next": self._next, "floor": self._floor}
-        state |= {"running": self._running, "generator": self._generator.bit_generator.state}
+        streams = {purpose: generator.bit_generator.state for purpose, generator in self._generators.items()}
+        state |= {"running": self._running, "generators": streams}
         state |= {name: self._steps[name][:used].copy() for name in self._steps.dtype.names or ()}
         if self._tree is not None:
             state["leaf"] = self._tree[np.arange(used)]
@@ -479,7 +493,8 @@ class Replay:
             self._tree.load(leaves)
         self._next, self._floor, self._running = end, floor, state["running"]
         self._firsts = np.unique(self._steps["first"][numbers[-self._window :] % self._slots]).tolist()
-        self._generator.bit_generator.state = state["generator"]
+        for purpose, generator in self._generators.items():
+            generator.bit_generator.state = state["generators"][purpose]
         self._saved = (end, end)
         return lost
 

@@ -55,7 +55,10 @@ def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
 
 
 def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
-    agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe))
+    agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe), seed=recipe.seed)
+    torch.manual_seed(
+        recipe.seed
+    )  # the noise inside updates must not depend on what an objective drew to initialise itself
     if recipe.compile:
         # The function, not the module: the weights, and the names under which they are saved, stay what they are.
         layers = agent.encoder.convolutions

@@ -263,11 +263,13 @@ class Run(RunFiles):
                 os.fsync(file.fileno())
         return checkpoint.write(self.checkpoints, state, recipe=self.digest)
 
-    def restore(self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False) -> dict[str, Any] | None:
+    def restore(
+        self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False, older: bool = False
+    ) -> dict[str, Any] | None:
         """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
 
-        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains, who
-        needs the present format.
+        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains.
+        `older`: also read an older format, of which the policy is sure to fit.
         """
         damaged = []
         for found in checkpoint.checkpoints(self.checkpoints):
@@ -278,14 +280,13 @@ class Run(RunFiles):
                 if set_aside:
                     found.path.rename(found.path.with_suffix(".damaged"))
                 continue
-            readable = (checkpoint.FORMAT,) if set_aside else checkpoint.READABLE
+            readable = checkpoint.READABLE if older else (checkpoint.FORMAT,)
             if content.format not in readable:
                 by = self.versions()
                 maker = f"maskrl {by.get('maskrl', 'of an unknown version')}"
                 maker += f" ({by['source']})" if by.get("source") else ""
                 raise RunError(
-                    f"{found.path} has format {content.format}; this version of maskrl "
-                    f"{'continues' if set_aside else 'reads'} format {' and '.join(map(str, readable))}. "
+                    f"{found.path} has format {content.format}; this needs format {' or '.join(map(str, readable))}. "
                     f"Use the version that the run was made with: {maker}."
                 )
             if content.recipe != self.digest:

@@ -88,7 +88,7 @@ class Policy:
 def load(path: str | Path, *, device: str = "cpu") -> Policy:
     """The policy of a run, from its newest checkpoint. Reading it runs no code of the run, and no simulator is needed."""
     run = Run.open(Path(path))
-    state = run.restore(lambda text: warnings.warn(text, stacklevel=3))
+    state = run.restore(lambda text: warnings.warn(text, stacklevel=3), older=True)
     if state is None:
         raise RunError(f"{path} has no checkpoint yet, so there is no policy in it. Train it first: maskrl.train(...).")
     if run.status not in ("done", "running"):
