@@ -65,6 +65,11 @@ def tiny_mask(**changes: object) -> MaskConfig:
     return MaskConfig(**({"cube": (4, 7, 7), "feature_patch": 1} | changes))  # type: ignore[arg-type]
 
 
+def at(decisions: int, updates: int = 0) -> Clock:
+    """A time of a run, for those who ask for decisions and updates alone."""
+    return Clock(decisions, decisions, updates, 0.0)
+
+
 def parameters_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 

@@ -88,7 +88,7 @@ def tiny_breakout() -> Recipe:
 
 def trained(path: Path, recipe: Recipe, watcher: Silent | None = None) -> tuple[Run, Agent]:
     run = Run.create(path, recipe)
-    return run, train(recipe, run, watcher or Silent())
+    return run, train(recipe, run, [watcher or Silent()])
 
 
 def events(run: Run) -> list[dict[str, object]]:

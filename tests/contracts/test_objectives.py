@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from builders import CROP, tiny_clip, tiny_host, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, MLRConfig, Objective
 from maskrl.nn.momentum import Momentum
+from maskrl.objectives.base import Material
+from maskrl.objectives.step import AuxiliaryConfig
 
 VARIANTS: dict[str, MLRConfig] = {
     "MLR": tiny_mlr(),
@@ -135,7 +137,7 @@ def test_the_gradient_reaches_the_encoder_and_no_momentum_copy(config: MLRConfig
 @each_variant
 def test_one_step_moves_what_is_trained_and_nothing_else(config: MLRConfig):
     objective = build(config)
-    step = AuxiliaryStep(objective, learning_rate=1e-3, schedule="constant", momentum_every=2)
+    step = AuxiliaryStep(objective, AuxiliaryConfig(learning_rate=1e-3, schedule="constant", momentum_every=2))
     step.updates = 1  # an update after which no momentum copy moves
     everything = {**dict(objective.named_parameters()), **trained(objective)}
     before = {name: p.detach().clone() for name, p in everything.items()}
@@ -167,7 +169,7 @@ def test_update_momentum_moves_only_copies(config: MLRConfig):
 @pytest.mark.parametrize("size", [1, 2])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, size: int):
     objective = build(config)
-    views = objective.views(cut_short(clip_for(config)))
+    views = objective.views(Material(cut_short(clip_for(config))))
     whole = objective.loss(views)
     whole.per_clip.mean().backward()
     expected = gradients(objective)
@@ -188,7 +190,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, s
 @each_variant
 def test_the_loss_is_deterministic_and_the_views_are_seeded(config: MLRConfig):
     objective, clip = build(config), clip_for(config)
-    views = objective.views(clip)
+    views = objective.views(Material(clip))
     assert torch.equal(objective.loss(views).per_clip, objective.loss(views).per_clip)
     losses = []
     for seed in (3, 3, 4):
@@ -233,7 +235,7 @@ def test_what_happens_past_the_end_of_an_episode_does_not_change_the_loss(config
 def test_state_round_trips_and_the_next_step_is_bit_equal(config: MLRConfig):
     def fresh(seed: int) -> AuxiliaryStep:
         torch.manual_seed(seed)
-        return AuxiliaryStep(build(config), learning_rate=1e-3, warmup_updates=2)
+        return AuxiliaryStep(build(config), AuxiliaryConfig(learning_rate=1e-3, warmup_updates=2))
 
     first, second, clip = fresh(1), fresh(2), clip_for(config)
     for _ in range(3):
