@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from builders import CROP, tiny_clip, tiny_host, tiny_mask, tiny_mlr
+from builders import CROP, shrink_pixel_decoder, tiny_clip, tiny_host, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, MLRConfig, Objective
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Material
@@ -51,7 +51,31 @@ VARIANTS: dict[str, MLRConfig] = {
     "past the end counts": tiny_mlr(count_past_end=True),
 }
 
-each_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+# Those that differ from another one by a number, or combine two: `make check` leaves most of their tests out.
+ALIKE = {
+    *(
+        "MLR-F, spatial",
+        "MLR-Pixel",
+        "MLR-F, pixels",
+        "L=1",
+        "L=4",
+        "1-cos",
+        "prediction only",
+        "projection only",
+        "K=4",
+    ),
+    *("ratio 0.25", "cube depth 2", "cube 14", "one mask per clip, features", "no augmentation but the crop"),
+}
+
+each_variant = pytest.mark.parametrize(
+    "config",
+    [pytest.param(c, id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name, c in VARIANTS.items()],
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_pixel_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_pixel_decoder(monkeypatch)
 
 
 def build(config: MLRConfig) -> Objective:
@@ -103,7 +127,11 @@ def test_the_loss_is_one_finite_number_per_clip_with_named_metrics(config: MLRCo
     torch.testing.assert_close(loss.metrics["mlr/loss"], loss.per_clip.detach().mean())
 
 
-@each_variant
+def test_the_variants_that_are_left_out_of_the_fast_tests_exist():
+    assert VARIANTS.keys() > ALIKE
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 def test_a_variant_is_not_plain_mlr(config: MLRConfig):
     """From the same seed, a field that does nothing would leave the losses of two updates as they are."""
 
@@ -166,7 +194,7 @@ def test_update_momentum_moves_only_copies(config: MLRConfig):
 
 
 @each_variant
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, size: int):
     objective = build(config)
     views = objective.views(Material(cut_short(clip_for(config))))
@@ -175,12 +203,10 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, s
     expected = gradients(objective)
     for parameter in trained(objective).values():
         parameter.grad = None
-    pieces = []
-    for piece in views.split(size):
-        per_clip = objective.loss(piece).per_clip
-        (per_clip.sum() / 5).backward()
-        pieces.append(per_clip)
-    torch.testing.assert_close(torch.cat(pieces), whole.per_clip, rtol=0, atol=1e-10)
+    assert [len(piece) for piece in views.split(size)] == [size] * (5 // size) + [1] * (5 % size)
+    pieces = objective.add_gradient(views, micro_batch=size * objective.needs.clip_length)
+    assert not pieces.per_clip.requires_grad
+    torch.testing.assert_close(pieces.per_clip, whole.per_clip.detach(), rtol=0, atol=1e-10)
     actual = gradients(objective)
     assert actual.keys() == expected.keys()
     for name in expected:

@@ -6,12 +6,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from builders import CROP, FRAME, STEPS, QProjection, parameters_of, tiny_clip, tiny_host, tiny_mask, tiny_mlr
+from builders import (
+    CROP,
+    FRAME,
+    STEPS,
+    QProjection,
+    parameters_of,
+    shrink_pixel_decoder,
+    tiny_clip,
+    tiny_host,
+    tiny_mask,
+    tiny_mlr,
+)
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, ControlEncoder, Host, MaskConfig, MLRConfig, NatureEncoder
 from maskrl.nn.decoder import LatentDecoder
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Material
 from maskrl.objectives.mlr import CosineDistance, squared_distance
+
+
+@pytest.fixture(autouse=True)
+def _small_pixel_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_pixel_decoder(monkeypatch)
+
 
 # ── The numbers of the paper ──────────────────────────────────────────────────────────────────────────────────────────
 
