@@ -32,7 +32,7 @@ def test_the_oldest_frame_of_a_stack_comes_first():
     assert stacks == [[1, 1, 2], [1, 2, 3], [2, 3, 4]]
 
 
-@pytest.mark.parametrize(("pad", "stack"), [("first", [1, 1, 1]), ("zero", [0, 0, 1])])
+@pytest.mark.parametrize(("pad", "stack"), [("repeat", [1, 1, 1]), ("zero", [0, 0, 1])])
 def test_a_reset_leaves_nothing_of_the_episode_before(pad, stack):
     env = FrameStack(Counting(), 3, pad=pad)
     env.reset()
