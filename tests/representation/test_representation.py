@@ -345,7 +345,7 @@ NUMBERS = {"encoder_cosine", "encoder_cosine_centred", "rank", "dead", "dead_cha
 def test_a_run_logs_a_probe_at_every_evaluation_and_is_not_changed_by_it(finished, name, tmp_path, monkeypatch):
     run = finished[name]
     probes = list(run.events("probe"))
-    assert [event["frames"] for event in probes] == [50, 100, 150]  # at 0 there is nothing to look at
+    assert [event["frames"] for event in probes] == [50, 100]  # at 0 there is nothing to look at
     for event in probes:
         assert set(event) - {"kind", "frames", "decisions", "updates", "seconds"} == NUMBERS | (
             {"decoder_cosine"} if name != "baseline" else set()
@@ -413,8 +413,13 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """Small runs that are done."""
-    recipes = {"mlr": tiny_recipe(), "baseline": tiny_recipe(mlr=False), "rainbow": tiny_rainbow()}
+    """Small runs that are done: 100 decisions, of which the first 60 are random."""
+    control, arcade = {"budget": Budget(frames=100)}, {"budget": Budget(decisions=100)}
+    recipes = {
+        "mlr": tiny_recipe(**control),
+        "baseline": tiny_recipe(mlr=False, **control),
+        "rainbow": tiny_rainbow(**arcade),
+    }
     return {name: trained(tmp_path_factory.mktemp(name), recipe)[0] for name, recipe in recipes.items()}
 
 
@@ -433,8 +438,8 @@ def test_a_run_is_probed_to_the_same_numbers_every_time_and_is_not_touched(finis
     assert json.loads((run.path / "probe.json").read_text()) == json.loads(json.dumps(found))
     torch.manual_seed(5)
     assert probe(run, tell=told.append) == found
-    assert found["frames"] == 150
-    assert found["observations"] == found["clips"] * found["clip_length"] <= 150
+    assert found["frames"] == 100
+    assert found["observations"] == found["clips"] * found["clip_length"] <= 100
     assert "fewer than 10,000" in told[0]
     assert (found["decoder_cosine"] is None) == (name == "baseline")
     linear = found["linear"]
@@ -499,9 +504,9 @@ def pretrained(run: Run, out: Path, look: Looking | None = None, **amounts: int)
 
 def test_the_default_is_as_much_as_the_run_lived_and_as_its_recipe_would_learn(finished):
     plan = pretraining.plan(finished["baseline"], origin(finished["baseline"]))
-    assert (plan.transitions, plan.updates) == (150, 150 - 60)
+    assert (plan.transitions, plan.updates) == (100, 100 - 60)
     plan = pretraining.plan(finished["rainbow"], tiny_rainbow())
-    assert (plan.transitions, plan.updates) == (150, 2 * (150 - 60))
+    assert (plan.transitions, plan.updates) == (100, 2 * (100 - 60))
     cheetah = recipes.find("dmcontrol/cheetah-run", "paper", "baseline")
     assert cheetah.frames // cheetah.env.action_repeat - cheetah.agent.warmup_decisions == 24_000  # the same sum
 
@@ -649,7 +654,7 @@ def test_the_actor_acts_on_the_convolutions_of_the_file(encoders, tmp_path):
 def test_a_run_that_began_with_an_encoder_needs_its_file_no_more(encoders, tmp_path):
     file = tmp_path / "encoder.safetensors"
     file.write_bytes(encoders["baseline"].read_bytes())
-    recipe = tiny_recipe(mlr=False, encoder_from=str(file))
+    recipe = tiny_recipe(mlr=False, encoder_from=str(file), budget=Budget(frames=100))
     whole, _ = trained(tmp_path / "whole", recipe)
     with pytest.raises(Stopped):
         trained(tmp_path / "parts", recipe, Silent(interrupt_at=97))
