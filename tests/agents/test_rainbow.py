@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from builders import parameters_of
+from builders import at, parameters_of
 from maskrl import AugmentConfig, MaskConfig, MLRConfig
 from maskrl.agents.base import Spaces
 from maskrl.agents.rainbow import Categorical, NatureEncoderConfig, QHead, Rainbow, RainbowConfig, Scalar
@@ -20,6 +20,7 @@ from maskrl.envs.toy import ToyArcade
 from maskrl.nn.encoders import NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
+from maskrl.objectives.base import Material
 from maskrl.replay.buffer import Draw, Replay
 
 SIZE, STACK, ACTIONS, STEPS = 16, 2, 3, 4
@@ -300,8 +301,8 @@ def test_exploring_is_acting_by_the_current_noise_and_evaluation_is_without():
     agent, obs = tiny_rainbow(noisy_std=5.0), some_obs(40)
     noisy_choice = best_actions(agent, obs)
     state = torch.get_rng_state()
-    assert agent.act(obs, explore=True).tolist() == noisy_choice
-    plain = agent.act(obs, explore=False)
+    assert agent.act(obs, explore=True, clock=at(0)).tolist() == noisy_choice
+    plain = agent.policy().act(obs)
     assert (plain.shape, plain.dtype) == ((40,), np.int64)
     assert torch.equal(torch.get_rng_state(), state)  # neither draws anything: evaluation must not disturb training
     assert best_actions(agent, obs) == noisy_choice  # the noise is back on for the updates, and the same
@@ -317,33 +318,30 @@ def test_acting_sees_the_centre_crop():
     border = obs.copy()
     border[..., :2, :] = border[..., -2:, :] = 0
     border[..., :, :2] = border[..., :, -2:] = 0
-    assert (agent.act(border, explore=False) == agent.act(obs, explore=False)).all()
+    assert (agent.policy().act(border) == agent.policy().act(obs)).all()
     inside = torch.from_numpy(obs[..., 2:14, 2:14]).float() / 255
     agent.head.eval()
     expected = agent.returns.mean(agent.head(agent.encoder(inside))).argmax(dim=-1)
-    assert agent.act(obs, explore=False).tolist() == expected.tolist()
+    assert agent.policy().act(obs).tolist() == expected.tolist()
     assert len(expected.unique()) > 1
 
 
-def test_the_share_of_random_actions_falls_in_a_line_with_the_decisions_made_to_explore():
-    agent, obs = tiny_rainbow(epsilon=0.1, epsilon_decisions=10), some_obs(1)
-    seen = []
-    for _ in range(13):
-        seen.append(agent.epsilon)
-        agent.act(obs, explore=True)
-        agent.act(obs, explore=False)  # does not count
+def test_the_share_of_random_actions_falls_in_a_line_with_the_decisions_after_the_warm_up():
+    agent = tiny_rainbow(epsilon=0.1, epsilon_decisions=10, warmup_decisions=5)
+    seen = [agent.epsilon(at(5 + decision)) for decision in range(13)]
     assert seen[:11] == pytest.approx([1 - 0.09 * decision for decision in range(11)])
     assert seen[10:] == pytest.approx([0.1, 0.1, 0.1])
-    assert tiny_rainbow(epsilon=0.1).epsilon == 0.1  # at once, if it has no decisions to fall over
-    assert tiny_rainbow().epsilon == 0
+    assert agent.epsilon(at(0)) == agent.epsilon(at(4)) == 1
+    assert tiny_rainbow(epsilon=0.1).epsilon(at(2000)) == 0.1  # at once, if it has no decisions to fall over
+    assert tiny_rainbow().epsilon(at(0)) == 0
 
 
 @pytest.mark.parametrize(("explored", "share"), [(0, 1.0), (10, 0.3)])
 def test_random_actions_are_uniform_and_as_many_as_their_share(explored: int, share: float):
-    agent, obs = tiny_rainbow(epsilon=0.3, epsilon_decisions=10, noisy_std=None), some_obs(1).repeat(6000, axis=0)
-    (best,) = set(agent.act(obs, explore=False).tolist())
-    agent.explored = explored
-    counts = np.bincount(agent.act(obs, explore=True), minlength=ACTIONS) / len(obs)
+    agent = tiny_rainbow(epsilon=0.3, epsilon_decisions=10, noisy_std=None, warmup_decisions=0)
+    obs = some_obs(1).repeat(6000, axis=0)
+    (best,) = set(agent.policy().act(obs).tolist())
+    counts = np.bincount(agent.act(obs, explore=True, clock=at(explored)), minlength=ACTIONS) / len(obs)
     expected = [1 - share + share / 3 if action == best else share / 3 for action in range(ACTIONS)]
     assert counts == pytest.approx(expected, abs=0.03)
 
@@ -367,7 +365,7 @@ CLIPS, WEIGHT, MAX_NORM = 5, 0.7, 0.01
 )
 def test_an_update_is_the_papers_joint_loss_written_out(changes: dict[str, object]):
     """Third update: the importance weights, Adam's moments, target network and momentum copies are all different by then."""
-    common = {"clips": CLIPS, "micro_batch": 2, "target_every": 3, "max_grad_norm": MAX_NORM, "discount": 0.9}
+    common = {"clips": CLIPS, "micro_batch": 2 * STEPS, "target_every": 3, "max_grad_norm": MAX_NORM, "discount": 0.9}
     agent = tiny_rainbow(tiny_mlr(weight=WEIGHT, momentum=0.5), seed=6, **(common | changes))
     replay = lived_through()
     for layer in (*agent.head.last, *agent.target_head.copy.last):
@@ -416,7 +414,7 @@ def test_an_update_is_the_papers_joint_loss_written_out(changes: dict[str, objec
 
     # The objective, on clips at the first of the same transitions, with their weights.
     clip = old_replay.clips(Draw(draw.starts[:count], draw.weights[:count]), length=STEPS)
-    per_clip = objective.loss(objective.views(clip)).per_clip
+    per_clip = objective.loss(objective.views(Material(clip))).per_clip
     (q_loss + WEIGHT * (draw.weights[:count] * per_clip).mean()).backward()
 
     # Two norms, and parameters that belong to neither.
@@ -493,7 +491,7 @@ def test_gradients_below_the_limit_are_not_scaled():
 
 def test_micro_batches_take_the_same_step():
     outcomes = []
-    for micro_batch in (None, 2):
+    for micro_batch in (None, 2 * STEPS):
         agent, replay = tiny_rainbow(tiny_mlr(), micro_batch=micro_batch, clips=5, adam_epsilon=1e-2), lived_through()
         metrics = agent.update(replay)
         outcomes.append(metrics | all_values(agent))
@@ -544,7 +542,7 @@ def test_every_update_has_noise_of_its_own():
 def test_the_objective_trains_the_encoder_and_the_means_of_the_heads_first_layers_alone():
     agent, replay = tiny_rainbow(tiny_mlr()), lived_through()
     clip = replay.clips(replay.draw(6, span=STEPS), length=STEPS)
-    agent.objective.add_gradient(agent.objective.views(clip), weights=torch.ones(6))
+    agent.objective.add_gradient(agent.objective.views(Material(clip)), weights=torch.ones(6))
     moved = {name for name, p in trained(agent).items() if p.grad is not None and p.grad.any()}
     assert {name for name in moved if name.startswith("head")} == {
         f"head.first.{stream}.{part}" for stream in (0, 1) for part in ("weight", "bias")
@@ -560,7 +558,9 @@ def test_the_objectives_weights_are_one_for_each_clip():
     per_clip = agent.objective(clip).per_clip
     expected = torch.autograd.grad(2.0 * 0.6 * per_clip[1] / 3, agent.encoder.convolutions[0].weight)[0]
     torch.manual_seed(5)
-    agent.objective.add_gradient(agent.objective.views(clip), micro_batch=2, weights=torch.tensor([0.0, 0.6, 0.0]))
+    agent.objective.add_gradient(
+        agent.objective.views(Material(clip)), micro_batch=2 * STEPS, weights=torch.tensor([0.0, 0.6, 0.0])
+    )
     torch.testing.assert_close(agent.encoder.convolutions[0].weight.grad, expected)
     assert expected.any()
 
@@ -602,14 +602,25 @@ def test_uniform_draws_have_neither_weights_nor_priorities():
     assert "leaf" not in replay.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("returns", "noisy_std", "dueling", "double", "exponent", "objective"),
-    list(
-        itertools.product(
-            ["categorical", "scalar"], [0.1, None], [True, False], [True, False], [0.5, None], [True, False]
-        )
-    ),
-)
+PARTS = [["categorical", "scalar"], [0.1, None], [True, False], [True, False], [0.5, None], [True, False]]
+
+
+def has_every_pair(choices: tuple[int, ...]) -> bool:
+    """Eight of all 64 combinations, in which any two parts meet in all four ways: `make check` runs these alone."""
+    a, b, c, *sums = choices
+    return sums == [a ^ b, a ^ c, b ^ c]
+
+
+COMBINATIONS = [
+    pytest.param(
+        *(part[choice] for part, choice in zip(PARTS, choices, strict=True)),
+        marks=[] if has_every_pair(choices) else pytest.mark.slow,
+    )
+    for choices in itertools.product([0, 1], repeat=6)
+]
+
+
+@pytest.mark.parametrize(("returns", "noisy_std", "dueling", "double", "exponent", "objective"), COMBINATIONS)
 def test_all_combinations_of_parts_learn(returns, noisy_std, dueling, double, exponent, objective):
     agent = tiny_rainbow(
         tiny_mlr() if objective else None,
@@ -627,7 +638,7 @@ def test_all_combinations_of_parts_learn(returns, noisy_std, dueling, double, ex
     for name, p in trained(agent).items():
         assert p.isfinite().all()
         assert not torch.equal(p, before[name]), f"{name} does not learn"
-    assert agent.act(some_obs(3), explore=True).shape == (3,)
+    assert agent.act(some_obs(3), explore=True, clock=at(0)).shape == (3,)
     assert agent.updates == 2
 
 
@@ -637,19 +648,19 @@ def test_all_combinations_of_parts_learn(returns, noisy_std, dueling, double, ex
 @pytest.mark.parametrize("objective", [None, tiny_mlr(momentum=0.5)], ids=["baseline", "mlr"])
 def test_state_round_trips_and_the_next_updates_are_bit_equal(objective: MLRConfig | None):
     """At a target network and noise of their own, in the middle of both schedules."""
-    schedules = {"target_every": 3, "epsilon": 0.5, "epsilon_decisions": 8}
+    schedules = {"target_every": 3, "epsilon": 0.5, "epsilon_decisions": 8, "warmup_decisions": 0}
     first, second = tiny_rainbow(objective, **schedules), tiny_rainbow(objective, seed=8, **schedules)
     replay, obs = lived_through(), some_obs(30)
-    for _ in range(4):
-        first.act(obs, explore=True)
+    for decision in range(4):
+        first.act(obs, explore=True, clock=at(decision))
         first.update(replay)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert (second.updates, second.explored) == (4, 4)
+    assert second.updates == 4
     state, seen = copy.deepcopy(replay.state_dict()), []
     for agent in (first, second):
         replay.load_state_dict(copy.deepcopy(state))
         torch.manual_seed(5)
-        lives = [(agent.act(obs, explore=True).tolist(), agent.update(replay)) for _ in range(3)]
+        lives = [(agent.act(obs, explore=True, clock=at(n)).tolist(), agent.update(replay)) for n in range(4, 7)]
         seen.append([(actions, {name: value.item() for name, value in metrics.items()}) for actions, metrics in lives])
     assert seen[0] == seen[1]
     assert same(all_values(first), all_values(second))

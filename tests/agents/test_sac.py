@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from builders import parameters_of, tiny_mask, tiny_mlr
+from builders import at, parameters_of, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
 from maskrl.agents.base import Spaces
 from maskrl.agents.sac import SAC, Actor, ControlEncoderConfig, Critic, SACConfig
@@ -120,22 +120,23 @@ def test_the_standard_deviation_lies_between_exp_minus_10_and_exp_2():
 
 def test_acting_sees_the_centre_crop_and_is_deterministic_unless_exploring():
     agent, obs = tiny_sac(), np.random.default_rng(0).integers(256, size=(1, 9, 28, 28), dtype=np.uint8)
-    action = agent.act(obs, explore=False)
+    action = agent.policy().act(obs)
+    assert (agent.act(obs, explore=False, clock=at(0)) == action).all()
     assert action.shape == (1, 2)
     assert action.dtype == np.float32
     border = obs.copy()
     border[..., :2, :] = border[..., -2:, :] = 0
     border[..., :2] = border[..., -2:] = 0
-    assert (agent.act(border, explore=False) == action).all()
-    assert (agent.act(obs, explore=True) != agent.act(obs, explore=True)).any()
+    assert (agent.policy().act(border) == action).all()
+    assert (agent.act(obs, explore=True, clock=at(0)) != agent.act(obs, explore=True, clock=at(0))).any()
     state = torch.get_rng_state()
-    agent.act(obs, explore=False)
+    agent.policy().act(obs)
     assert torch.equal(torch.get_rng_state(), state)  # evaluation must not disturb training
 
 
 def test_a_batch_of_observations_has_the_action_of_each():
     agent, obs = tiny_sac(), np.random.default_rng(0).integers(256, size=(3, 9, 28, 28), dtype=np.uint8)
-    together, alone = agent.act(obs, explore=False), [agent.act(one[None], explore=False)[0] for one in obs]
+    together, alone = agent.policy().act(obs), [agent.policy().act(one[None])[0] for one in obs]
     assert together.shape == (3, 2)
     np.testing.assert_allclose(together, alone, atol=1e-6)
     assert np.ptp(together, axis=0).min() > 1e-4

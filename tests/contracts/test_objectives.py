@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from builders import CROP, tiny_clip, tiny_host, tiny_mask, tiny_mlr
+from builders import CROP, shrink_pixel_decoder, tiny_clip, tiny_host, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, MLRConfig, Objective
 from maskrl.nn.momentum import Momentum
+from maskrl.objectives.base import Material
+from maskrl.objectives.step import AuxiliaryConfig
 
 VARIANTS: dict[str, MLRConfig] = {
     "MLR": tiny_mlr(),
@@ -49,7 +51,31 @@ VARIANTS: dict[str, MLRConfig] = {
     "past the end counts": tiny_mlr(count_past_end=True),
 }
 
-each_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+# Those that differ from another one by a number, or combine two: `make check` leaves most of their tests out.
+ALIKE = {
+    *(
+        "MLR-F, spatial",
+        "MLR-Pixel",
+        "MLR-F, pixels",
+        "L=1",
+        "L=4",
+        "1-cos",
+        "prediction only",
+        "projection only",
+        "K=4",
+    ),
+    *("ratio 0.25", "cube depth 2", "cube 14", "one mask per clip, features", "no augmentation but the crop"),
+}
+
+each_variant = pytest.mark.parametrize(
+    "config",
+    [pytest.param(c, id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name, c in VARIANTS.items()],
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_pixel_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_pixel_decoder(monkeypatch)
 
 
 def build(config: MLRConfig) -> Objective:
@@ -101,7 +127,11 @@ def test_the_loss_is_one_finite_number_per_clip_with_named_metrics(config: MLRCo
     torch.testing.assert_close(loss.metrics["mlr/loss"], loss.per_clip.detach().mean())
 
 
-@each_variant
+def test_the_variants_that_are_left_out_of_the_fast_tests_exist():
+    assert VARIANTS.keys() > ALIKE
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 def test_a_variant_is_not_plain_mlr(config: MLRConfig):
     """From the same seed, a field that does nothing would leave the losses of two updates as they are."""
 
@@ -135,7 +165,7 @@ def test_the_gradient_reaches_the_encoder_and_no_momentum_copy(config: MLRConfig
 @each_variant
 def test_one_step_moves_what_is_trained_and_nothing_else(config: MLRConfig):
     objective = build(config)
-    step = AuxiliaryStep(objective, learning_rate=1e-3, schedule="constant", momentum_every=2)
+    step = AuxiliaryStep(objective, AuxiliaryConfig(learning_rate=1e-3, schedule="constant", momentum_every=2))
     step.updates = 1  # an update after which no momentum copy moves
     everything = {**dict(objective.named_parameters()), **trained(objective)}
     before = {name: p.detach().clone() for name, p in everything.items()}
@@ -164,21 +194,19 @@ def test_update_momentum_moves_only_copies(config: MLRConfig):
 
 
 @each_variant
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, size: int):
     objective = build(config)
-    views = objective.views(cut_short(clip_for(config)))
+    views = objective.views(Material(cut_short(clip_for(config))))
     whole = objective.loss(views)
     whole.per_clip.mean().backward()
     expected = gradients(objective)
     for parameter in trained(objective).values():
         parameter.grad = None
-    pieces = []
-    for piece in views.split(size):
-        per_clip = objective.loss(piece).per_clip
-        (per_clip.sum() / 5).backward()
-        pieces.append(per_clip)
-    torch.testing.assert_close(torch.cat(pieces), whole.per_clip, rtol=0, atol=1e-10)
+    assert [len(piece) for piece in views.split(size)] == [size] * (5 // size) + [1] * (5 % size)
+    pieces = objective.add_gradient(views, micro_batch=size * objective.needs.clip_length)
+    assert not pieces.per_clip.requires_grad
+    torch.testing.assert_close(pieces.per_clip, whole.per_clip.detach(), rtol=0, atol=1e-10)
     actual = gradients(objective)
     assert actual.keys() == expected.keys()
     for name in expected:
@@ -188,7 +216,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, s
 @each_variant
 def test_the_loss_is_deterministic_and_the_views_are_seeded(config: MLRConfig):
     objective, clip = build(config), clip_for(config)
-    views = objective.views(clip)
+    views = objective.views(Material(clip))
     assert torch.equal(objective.loss(views).per_clip, objective.loss(views).per_clip)
     losses = []
     for seed in (3, 3, 4):
@@ -233,7 +261,7 @@ def test_what_happens_past_the_end_of_an_episode_does_not_change_the_loss(config
 def test_state_round_trips_and_the_next_step_is_bit_equal(config: MLRConfig):
     def fresh(seed: int) -> AuxiliaryStep:
         torch.manual_seed(seed)
-        return AuxiliaryStep(build(config), learning_rate=1e-3, warmup_updates=2)
+        return AuxiliaryStep(build(config), AuxiliaryConfig(learning_rate=1e-3, warmup_updates=2))
 
     first, second, clip = fresh(1), fresh(2), clip_for(config)
     for _ in range(3):

@@ -5,6 +5,7 @@ Arithmetic is in multiply-accumulates, as in the paper's world: two FLOP each.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from maskrl import recipes
 from maskrl.agents.base import Spaces
-from maskrl.cost.operations import _Counter, run_cost, spaces_of, update_cost
+from maskrl.cost import operations
+from maskrl.cost.operations import UpdateCost, _Counter, run_cost, spaces_of
 from maskrl.nn.augment import View
 from maskrl.recipes.schema import Budget, Evaluation, Recipe
-from maskrl.runs import loop as training
 from tiny_runs import tiny_rainbow, tiny_recipe, trained
 
 CARTPOLE, PONG = Spaces((9, 100, 100), 1, discrete=False), Spaces((4, 84, 84), 6, discrete=True)
@@ -32,6 +33,11 @@ POLICY = 50 * 1024 + 1024**2 + 1024 * 2
 Q = 2 * ((50 + 1) * 1024 + 1024**2 + 1024)
 NATURE = 20**2 * 4 * 32 * 64 + 9**2 * 32 * 64 * 16 + 7**2 * 64 * 64 * 9  # 7.74 M
 FIRST_LAYER = 41**2 * 9 * 64 * 9, 20**2 * 4 * 32 * 64  # its backward pass needs no gradient of the pixels
+
+
+@cache  # of the paper's sizes, it takes most of a second
+def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
+    return operations.update_cost(recipe, spaces)
 
 
 def decoder(clips: int, steps: int, d: int, actions: int) -> int:
@@ -94,7 +100,7 @@ def test_an_update_of_the_papers_rainbow():
 @pytest.mark.parametrize(("repeat", "updates", "released"), [(8, 11_500, 42), (4, 24_000, 88), (2, 49_000, 180)])
 def test_the_papers_runs_in_petaflop(repeat: int, updates: int, released: float):
     recipe = recipes.resolve("dmcontrol/cartpole-swingup", [f"env.action_repeat={repeat}"], profile="paper")
-    cost = run_cost(recipe, CARTPOLE)
+    cost = run_cost(recipe, CARTPOLE, update_cost(recipes.find("dmcontrol/cartpole-swingup", "paper"), CARTPOLE))
     assert (cost.updates, cost.decisions, cost.chosen) == (updates, 100_000 // repeat, 100_000 // repeat - 1000)
     assert (cost.evaluations, cost.episodes) == (21, 210)
     assert cost.learning == updates * cost.update.flops
@@ -147,7 +153,9 @@ def uncounted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("recipe", [tiny_recipe(), tiny_rainbow()], ids=lambda recipe: recipe.name)
 def test_a_real_run_computes_what_was_counted(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
     """20 decisions after a warm-up of 60; two evaluations of one episode."""
-    monkeypatch.setattr(training, "probe", lambda *_: None)  # a look at the encoder, beside acting and learning
+    monkeypatch.setattr(
+        "maskrl.runs.state.glance", lambda *_: None
+    )  # a look at the encoder, beside acting and learning
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # torch's counter does not know its fused convolutions
     monkeypatch.setattr(View, "pixels", uncounted(View.pixels))  # its product with a diagonal matrix is a copy
     unit = "frames" if recipe.budget.decisions is None else "decisions"
@@ -162,7 +170,7 @@ def test_a_real_run_computes_what_was_counted(tmp_path: Path, recipe: Recipe, mo
 
 def test_counting_changes_nothing_and_needs_no_memory():
     before = torch.get_rng_state()
-    cost = update_cost(recipes.find("atari/pong", "paper"), PONG)  # its decoder has 161 M parameters
+    cost = operations.update_cost(recipes.find("atari/pong", "paper"), PONG)  # its decoder has 161 M parameters
     assert cost.flops > 0
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_default_device() == torch.device("cpu")

@@ -211,6 +211,7 @@ def test_naming_a_task_does_not_import_a_simulator():
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "\n"
 
 
+@pytest.mark.slow
 def test_every_task_of_the_suite_loads():
     for task in tasks():
         env = load(task)

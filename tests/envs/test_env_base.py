@@ -2,6 +2,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from maskrl.envs import Atari, DMControl, ToyArcade, ToyControl
 from maskrl.envs.base import FrameStack, episode_seed, image_space, require_extra
 
 
@@ -32,7 +33,7 @@ def test_the_oldest_frame_of_a_stack_comes_first():
     assert stacks == [[1, 1, 2], [1, 2, 3], [2, 3, 4]]
 
 
-@pytest.mark.parametrize(("pad", "stack"), [("first", [1, 1, 1]), ("zero", [0, 0, 1])])
+@pytest.mark.parametrize(("pad", "stack"), [("repeat", [1, 1, 1]), ("zero", [0, 0, 1])])
 def test_a_reset_leaves_nothing_of_the_episode_before(pad, stack):
     env = FrameStack(Counting(), 3, pad=pad)
     env.reset()
@@ -54,6 +55,20 @@ def test_writing_into_an_observation_does_not_reach_the_next_one():
     obs, _ = env.reset()
     obs[:] = 99
     assert counts(env.step(0)[0]) == [1, 1, 2]
+
+
+def test_a_config_says_how_long_an_episode_is_where_no_play_changes_it():
+    control = [DMControl(task="cartpole-swingup", action_repeat=repeat) for repeat in (8, 300)]
+    assert [config.episode_decisions for config in control] == [125, 4]
+    assert all(config.episode_decisions is None for config in (Atari(task="pong"), ToyControl(), ToyArcade()))
+
+
+@pytest.mark.parametrize("config", [ToyControl(), ToyArcade()])
+def test_a_config_says_what_stands_before_the_first_frame(config):
+    frames = np.split(config.make(seed=1, training=True).reset(seed=1)[0], config.frame_stack)
+    past = frames[-1] if config.pad == "repeat" else np.zeros_like(frames[-1])
+    assert all((frame == past).all() for frame in frames[:-1])
+    assert frames[-1].any()
 
 
 def test_episode_seeds_are_32_bits_all_different_and_the_same_tomorrow():

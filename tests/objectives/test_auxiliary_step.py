@@ -5,13 +5,18 @@ import pytest
 import torch
 from torch import nn
 
-from builders import tiny_clip, tiny_host, tiny_mlr
+from builders import STEPS, tiny_clip, tiny_host, tiny_mlr
 from maskrl import AuxiliaryStep, Objective
+from maskrl.agents.sac import SACConfig
 from maskrl.objectives.step import AuxiliaryConfig, printed, unit_peak
 
 
 def objective() -> Objective:
     return tiny_mlr().build(tiny_host()).double()
+
+
+def step_of(objective: Objective, *, micro_batch: int | None = None, **settings: object) -> AuxiliaryStep:
+    return AuxiliaryStep(objective, AuxiliaryConfig(**settings), micro_batch=micro_batch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_the_printed_formula_is_the_released_one_without_the_factor_root_of_the_
 
 
 def test_the_learning_rate_follows_the_schedule():
-    step = AuxiliaryStep(objective(), learning_rate=0.1, warmup_updates=4)
+    step = step_of(objective(), learning_rate=0.1, warmup_updates=4)
     rates = [step(tiny_clip())["mlr/learning_rate"].item() for _ in range(7)]
     assert rates == pytest.approx([0.1 * unit_peak(n, 4) for n in range(7)])
     assert rates[4] == pytest.approx(0.1)
@@ -45,7 +50,7 @@ def test_the_first_step_moves_by_the_learning_rate():
     """Adam's first step is ±lr in every weight whose gradient is not tiny."""
     for schedule, rate in (("constant", 0.01), ("unit_peak", 0.01 * 5e-4), ("printed", 0.01 * 6000**-1.5)):
         mlr = objective()
-        step = AuxiliaryStep(mlr, learning_rate=0.01, schedule=schedule)
+        step = step_of(mlr, learning_rate=0.01, schedule=schedule)
         bias = mlr.target.prediction[-1].bias
         before = bias.detach().clone()
         step(tiny_clip())
@@ -54,13 +59,13 @@ def test_the_first_step_moves_by_the_learning_rate():
 
 
 def test_a_recipe_and_a_step_made_by_hand_have_the_same_defaults():
-    built, by_hand = AuxiliaryConfig().build(objective()), AuxiliaryStep(objective())
-    for name in ("learning_rate", "schedule", "warmup_updates", "max_grad_norm", "momentum_every", "micro_batch"):
-        assert getattr(built, name) == getattr(by_hand, name)
+    by_hand = AuxiliaryStep(objective())
+    assert by_hand.config == AuxiliaryConfig() == SACConfig().auxiliary
+    assert by_hand.micro_batch is None
 
 
 def test_the_gradient_norm_is_reported_before_clipping_and_the_step_is_taken_after():
-    step = AuxiliaryStep(objective(), schedule="constant", max_grad_norm=0.5)
+    step = step_of(objective(), schedule="constant", max_grad_norm=0.5)
     reported = step(tiny_clip())["mlr/gradient_norm"]
     clipped = nn.utils.get_total_norm([p.grad for p in step.parameters if p.grad is not None])
     assert reported > 0.5
@@ -69,9 +74,9 @@ def test_the_gradient_norm_is_reported_before_clipping_and_the_step_is_taken_aft
 
 def test_micro_batches_take_the_same_step():
     outcomes = []
-    for micro_batch in (None, 1, 2, 5, 99):
+    for micro_batch in (None, 1, 2 * STEPS, 2 * STEPS + 1, 5 * STEPS, 99 * STEPS):  # observations
         torch.manual_seed(1)
-        step = AuxiliaryStep(objective(), learning_rate=1e-3, schedule="constant", micro_batch=micro_batch)
+        step = step_of(objective(), learning_rate=1e-3, schedule="constant", micro_batch=micro_batch)
         metrics = step(tiny_clip())
         outcomes.append((metrics, [p.detach().clone() for p in step.parameters]))
     for metrics, parameters in outcomes[1:]:
@@ -93,7 +98,7 @@ def test_the_weight_of_the_config_scales_the_gradient():
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_momentum_copies_move_at_every_nth_update(every: int):
     mlr = objective()
-    step = AuxiliaryStep(mlr, learning_rate=1e-2, schedule="constant", momentum_every=every)
+    step = step_of(mlr, learning_rate=1e-2, schedule="constant", momentum_every=every)
     moved = []
     for _ in range(6):
         before = mlr.target.encoder.copy.linear.weight.clone()
@@ -103,7 +108,7 @@ def test_momentum_copies_move_at_every_nth_update(every: int):
 
 
 def test_training_on_one_batch_lowers_the_loss():
-    step = AuxiliaryStep(objective(), learning_rate=1e-3, schedule="constant")
+    step = step_of(objective(), learning_rate=1e-3, schedule="constant")
     clip = tiny_clip()
     losses = [step(clip)["mlr/loss"].item() for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]
@@ -146,7 +151,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
         ({"warmup_updates": 0}, "warmup_updates=0 must be positive"),
         ({"max_grad_norm": -1.0}, "max_grad_norm=-1.0 must be positive"),
         ({"momentum_every": 0}, "momentum_every=0 must be positive"),
-        ({"micro_batch": 0}, "micro_batch=0 must be at least 1 clip, or None"),
+        ({"micro_batch": 0}, "micro_batch=0 must be at least 1 observation, or None"),
         (
             {"schedule": "cosine"},
             "schedule='cosine' is not a choice of AuxiliaryConfig: use one of 'unit_peak', 'printed', 'constant'",
@@ -155,4 +160,4 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
 )
 def test_an_impossible_step_is_refused(option: dict[str, object], seen: str):
     with pytest.raises(ValueError, match=re.escape(seen)):
-        AuxiliaryStep(objective(), **option)
+        step_of(objective(), **option)

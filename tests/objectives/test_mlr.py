@@ -6,11 +6,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from builders import CROP, FRAME, STEPS, QProjection, parameters_of, tiny_clip, tiny_host, tiny_mask, tiny_mlr
+from builders import (
+    CROP,
+    FRAME,
+    STEPS,
+    QProjection,
+    parameters_of,
+    shrink_pixel_decoder,
+    tiny_clip,
+    tiny_host,
+    tiny_mask,
+    tiny_mlr,
+)
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, ControlEncoder, Host, MaskConfig, MLRConfig, NatureEncoder
 from maskrl.nn.decoder import LatentDecoder
 from maskrl.nn.momentum import Momentum
+from maskrl.objectives.base import Material
 from maskrl.objectives.mlr import CosineDistance, squared_distance
+
+
+@pytest.fixture(autouse=True)
+def _small_pixel_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_pixel_decoder(monkeypatch)
+
 
 # ── The numbers of the paper ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -39,7 +57,7 @@ def test_the_first_dmcontrol_step_has_the_released_codes_loss_gradient_and_learn
     """The norm floor is active at first, so the loss is near 1 and not 2; the clip to 10 is active by far."""
     encoder = ControlEncoder(linear_init="truncated_normal")
     config = MLRConfig(momentum_init="independent")
-    step = AuxiliaryStep(config.build(Host(encoder, latent_dim=50, action_dim=6)), micro_batch=1)
+    step = AuxiliaryStep(config.build(Host(encoder, latent_dim=50, action_dim=6)), micro_batch=16)
     metrics = step(Clip(smooth_images(4, 16, 9, 100, 100), torch.rand(4, 16, 6) * 2 - 1))
     assert 0.9 < metrics["mlr/loss"] < 1.2
     assert metrics["mlr/gradient_norm"] == pytest.approx(1.9e3, rel=0.25)
@@ -97,7 +115,7 @@ def corners(obs: Tensor) -> list[tuple[int, ...]]:
 
 
 def test_the_masked_and_the_original_view_are_cropped_and_lit_independently():
-    views = tiny_mlr().build(tiny_host()).views(coordinate_clip())
+    views = tiny_mlr().build(tiny_host()).views(Material(coordinate_clip()))
     masked, original = corners(views.masked.obs), corners(views.original.obs)
     assert len(masked) == len(original) == 5 * STEPS
     assert sum(a == b for a, b in zip(masked, original, strict=True)) < 10  # of 40; chance is 1 in 25
@@ -107,7 +125,7 @@ def test_the_masked_and_the_original_view_are_cropped_and_lit_independently():
 
 
 def test_the_original_view_is_whole_and_the_masked_one_has_holes():
-    views = tiny_mlr().build(tiny_host()).views(coordinate_clip())
+    views = tiny_mlr().build(tiny_host()).views(Material(coordinate_clip()))
     assert (views.original.obs[:, :, 2] == 255).all()
     hidden = (views.masked.obs == 0).all(dim=2)
     assert 0.4 < hidden.double().mean() < 0.6
@@ -115,7 +133,7 @@ def test_the_original_view_is_whole_and_the_masked_one_has_holes():
 
 
 def test_masking_comes_before_the_crop_so_the_crop_cuts_the_grid_at_any_phase():
-    views = tiny_mlr().build(tiny_host()).views(coordinate_clip())
+    views = tiny_mlr().build(tiny_host()).views(Material(coordinate_clip()))
     columns_changed = (views.masked.obs[:, :, 2, :, 1:] != views.masked.obs[:, :, 2, :, :-1]).any(
         dim=2
     )  # (5, K, CROP - 1)
@@ -125,7 +143,7 @@ def test_masking_comes_before_the_crop_so_the_crop_cuts_the_grid_at_any_phase():
 
 def test_pixel_reconstruction_aligns_the_three_images_and_changes_no_brightness():
     config = tiny_mlr(reconstruct="pixels", pixel_loss_on="hidden")
-    views = config.build(tiny_host()).views(coordinate_clip())
+    views = config.build(tiny_host()).views(Material(coordinate_clip()))
     visible = views.keep.expand_as(views.masked.obs)
     assert torch.equal(views.masked.obs[visible], views.original.obs[visible])
     assert not views.masked.obs[~visible].any()
@@ -135,7 +153,7 @@ def test_pixel_reconstruction_aligns_the_three_images_and_changes_no_brightness(
 
 def test_the_pixel_loss_is_the_mean_squared_error_over_all_channels_and_pixels():
     mlr = tiny_mlr(reconstruct="pixels").build(tiny_host())
-    views = mlr.views(tiny_clip())
+    views = mlr.views(Material(tiny_clip()))
     decoded = torch.rand(5, STEPS, 10, dtype=torch.float64)
     error, _ = mlr.target(decoded, views)
     drawn = mlr.target.decoder(decoded[2, 3][None])[0]
@@ -145,7 +163,7 @@ def test_the_pixel_loss_is_the_mean_squared_error_over_all_channels_and_pixels()
 
 def test_hidden_only_pixel_loss_ignores_what_was_visible():
     mlr = tiny_mlr(reconstruct="pixels", pixel_loss_on="hidden").build(tiny_host()).double()
-    views = mlr.views(tiny_clip())
+    views = mlr.views(Material(tiny_clip()))
     visible = views.keep.expand_as(views.original.obs)
     inverted = torch.where(visible, 255 - views.original.obs, views.original.obs)
     changed = replace(views, original=replace(views.original, obs=inverted))
@@ -157,7 +175,7 @@ def test_hidden_only_pixel_loss_ignores_what_was_visible():
 
 def test_feature_masking_shows_the_encoder_whole_frames_and_hides_half_of_its_map():
     host = tiny_host()
-    views = tiny_mlr(corrupt="features").build(host).views(coordinate_clip())
+    views = tiny_mlr(corrupt="features").build(host).views(Material(coordinate_clip()))
     assert (views.masked.obs[:, :, 2] == 255).all()
     assert views.keep.shape == (1, STEPS, 1, 5, 5)
     assert ((~views.keep).sum(dim=(2, 3, 4)) == 12).all()  # floor of half of 25
@@ -166,7 +184,7 @@ def test_feature_masking_shows_the_encoder_whole_frames_and_hides_half_of_its_ma
 def test_hidden_cells_of_a_feature_map_do_not_reach_the_latent_state():
     host = tiny_host()
     mlr = tiny_mlr(corrupt="features").build(host)
-    views = mlr.views(tiny_clip())
+    views = mlr.views(Material(tiny_clip()))
     features = torch.rand(5, STEPS, 4, 5, 5, dtype=torch.float64)
     host.encoder.features = lambda pixels: features.flatten(0, 1)  # whatever the pixels
     before = mlr.corruption.encode(host.encoder, views)
@@ -221,7 +239,7 @@ def test_the_raw_scale_of_the_released_atari_code_is_255_times_the_unit_scale():
     views = []
     for scale in ("unit", "raw255"):
         torch.manual_seed(1)
-        views.append(tiny_mlr(masked_input_scale=scale).build(tiny_host()).views(tiny_clip()))
+        views.append(tiny_mlr(masked_input_scale=scale).build(tiny_host()).views(Material(tiny_clip())))
     torch.testing.assert_close(views[1].masked.pixels(), 255 * views[0].masked.pixels())
     assert torch.equal(views[1].original.pixels(), views[0].original.pixels())
 
@@ -232,7 +250,7 @@ def test_the_raw_scale_of_the_released_atari_code_is_255_times_the_unit_scale():
 def test_the_loss_is_the_papers_equations_written_out():
     host, clip = tiny_host(), tiny_clip()
     mlr = tiny_mlr().build(host).double()
-    views = mlr.views(clip)
+    views = mlr.views(Material(clip))
     target, decoder = mlr.target, mlr.decoder
     expected = []
     for b in range(len(clip)):
@@ -269,7 +287,7 @@ def test_a_perfect_prediction_costs_nothing_and_shows_a_cosine_of_one():
         projection="none", prediction="none", augment=AugmentConfig(crop=None), mask=tiny_mask(cube=(4, 6, 6))
     )
     mlr, clip = config.build(host).double(), tiny_clip()
-    views = mlr.views(replace(clip, obs=clip.obs[..., :CROP, :CROP]))
+    views = mlr.views(Material(replace(clip, obs=clip.obs[..., :CROP, :CROP])))
     mlr.decoder = Passing(2, 2)
     loss = mlr.loss(replace(views, masked=views.original))
     assert loss.per_clip.abs().max() < 1e-12
@@ -295,7 +313,7 @@ def test_metrics_do_not_count_steps_past_the_end():
     mlr, clip = tiny_mlr().build(tiny_host()), tiny_clip()
     valid = clip.valid.clone()
     valid[:, 4:] = False
-    views = mlr.views(replace(clip, valid=valid))
+    views = mlr.views(Material(replace(clip, valid=valid)))
     moved = views.original.obs.clone()
     moved[:, 4:] = 0
     metrics = [mlr.loss(v).metrics for v in (views, replace(views, original=replace(views.original, obs=moved)))]

@@ -1,9 +1,10 @@
-"""What an encoder has learned to see, on encoders whose answers can be worked out; then on runs; then MLR-Pretraining."""
+"""What an encoder has learned to see, on encoders whose answers can be worked out; then on runs; then MLR-Pre"""
 
 import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,20 +18,20 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from builders import Silent, require_drawing
+from builders import Silent, at, require_drawing
 from maskrl import Clip, recipes
 from maskrl.agents.base import Spaces
 from maskrl.envs import Atari, DMControl, ToyArcade, ToyControl
 from maskrl.envs.base import state_of
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.masking import CubeMasker
+from maskrl.objectives.base import Host, Needs, Objective
 from maskrl.recipes.overrides import from_json, with_overrides
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, as_json, digest
 from maskrl.replay.buffer import Replay
 from maskrl.representation import latents as representation
 from maskrl.representation import pretrain as pretraining
 from maskrl.representation.latents import (
-    cosine_probe,
     dead_channels,
     dead_units,
     effective_rank,
@@ -45,9 +46,11 @@ from maskrl.representation.latents import (
 )
 from maskrl.representation.probe import probe
 from maskrl.runs import encoder_file
-from maskrl.runs import loop as training
+from maskrl.runs.build import build_agent, load_encoder, replay_size
 from maskrl.runs.directory import Run, RunError
+from maskrl.runs.loop import train
 from maskrl.runs.signals import Stopped
+from maskrl.runs.state import State
 from tiny_runs import events, same, same_end, tiny_rainbow, tiny_recipe, trained
 
 # ── Cosine ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,18 +88,21 @@ def clip_of(*rows: list[int]) -> Clip:
     return Clip(obs, torch.zeros(1, len(rows), 1))
 
 
+def cosine(encoder: Encoder, *clips: Clip) -> float:
+    seen = latents(encoder, LeftHidden(), clips)
+    return mean_cosine(seen.masked, seen.original)
+
+
 def test_an_encoder_that_does_not_look_at_what_is_hidden_has_a_cosine_of_1():
     clip = clip_of([10, 200, 30, 40], [1, 2, 3, 4], [9, 9, 0, 7])
-    assert cosine_probe(Columns(2, 3), LeftHidden(), [clip]) == pytest.approx(1)
+    assert cosine(Columns(2, 3), clip) == pytest.approx(1)
 
 
 def test_the_cosine_of_an_encoder_that_sees_all_is_that_of_the_pixels():
     same, three_to_four = clip_of([50, 50, 50, 50]), clip_of([0, 4, 0, 3])
-    assert cosine_probe(Columns(0, 1, 2, 3), LeftHidden(), [same]) == pytest.approx(math.sqrt(1 / 2))
-    assert cosine_probe(Columns(0, 1, 2, 3), LeftHidden(), [three_to_four]) == pytest.approx(3 / 5)
-    assert cosine_probe(Columns(0, 1, 2, 3), LeftHidden(), [same, three_to_four]) == pytest.approx(
-        (math.sqrt(1 / 2) + 3 / 5) / 2
-    )
+    assert cosine(Columns(0, 1, 2, 3), same) == pytest.approx(math.sqrt(1 / 2))
+    assert cosine(Columns(0, 1, 2, 3), three_to_four) == pytest.approx(3 / 5)
+    assert cosine(Columns(0, 1, 2, 3), same, three_to_four) == pytest.approx((math.sqrt(1 / 2) + 3 / 5) / 2)
 
 
 def test_the_mean_latent_is_taken_away_from_both_sides():
@@ -116,18 +122,27 @@ def test_masked_and_original_are_seen_through_the_same_window():
     assert torch.equal(seen.masked, seen.original)
 
 
-def test_the_decoder_is_asked_about_both_and_gets_the_masked_side_as_in_training():
-    class Doubling(nn.Module):
-        def forward(self, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+def test_the_objective_is_asked_about_both_and_gets_the_masked_side_as_in_training():
+    class Doubling(Objective):
+        masked_scale = 255.0
+
+        def decode(self, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
             return 2 * states
 
-    clip = clip_of([50, 50, 50, 50])
-    seen = latents(Columns(0, 3), LeftHidden(), [clip], decoder=Doubling(), masked_scale=255.0)
+    clip, host = clip_of([50, 50, 50, 50]), Host(nn.Identity(), latent_dim=2, action_dim=1)
+    seen = latents(Columns(0, 3), LeftHidden(), [clip], objective=Doubling(host, needs=Needs(1)))
     assert torch.allclose(seen.masked * 255, torch.tensor([[0.0, 50.0]]))
     original, masked = seen.decoded
     assert torch.allclose(original * 255, torch.tensor([[100.0, 100.0]]))
     assert torch.allclose(masked, torch.tensor([[0.0, 100.0]]))
     assert summary(seen)["decoder_cosine"] == pytest.approx(math.sqrt(1 / 2))
+
+
+def test_an_objective_that_predicts_no_states_has_no_cosine_of_its_own():
+    clip, host = clip_of([50, 50, 50, 50]), Host(nn.Identity(), latent_dim=2, action_dim=1)
+    seen = latents(Columns(0, 3), LeftHidden(), [clip], objective=Objective(host, needs=Needs(1)))
+    assert seen.decoded is None
+    assert "decoder_cosine" not in summary(seen)
 
 
 def test_every_batch_of_clips_gets_a_mask_of_its_own_and_torchs_generator_stays():
@@ -259,13 +274,13 @@ def test_a_value_that_hardly_varies_is_left_out():
 def test_states_are_those_of_the_observations_and_every_second_episode_is_random():
     recipe = tiny_recipe(env=ToyControl(size=28))
     env = recipe.env.make(seed=1, training=False)
-    agent = training.build_agent(recipe, env)
+    agent = build_agent(recipe, env)
     asked = []
-    agent.act = lambda obs, *, explore: asked.append(explore) or np.ones((1, 2), np.float32)  # type: ignore[method-assign]
-    lived = live(agent, env, [agent.encoder], decisions=90, longest=30, seed=3)
+    agent.act = lambda obs, **how: asked.append(how) or np.ones((1, 2), np.float32)  # type: ignore[method-assign]
+    lived = live(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150))
     assert lived.names == ["dot.x", "dot.y", "goal.x", "goal.y"]
     assert lived.episodes.tolist() == [0] * 30 + [1] * 30 + [2] * 30
-    assert asked == [True] * 60
+    assert asked == [{"explore": True, "clock": at(150)}] * 60
     dots = lived.states[:, 0].reshape(3, 30)
     assert dots[0].tolist() == pytest.approx([min(0.15 * step, 1) for step in range(30)])
     assert dots[1, 5] != dots[0, 5]
@@ -274,7 +289,7 @@ def test_states_are_those_of_the_observations_and_every_second_episode_is_random
     assert state_of(env)["dot.y"] == pytest.approx(-0.15)
     assert lived.latents[0].shape == (90, agent.encoder.latent_dim)
     with torch.no_grad():
-        assert agent.encoder(agent.centre(obs[None]).float() / 255).shape == lived.latents[0][:1].shape
+        assert agent.policy().encode(obs[None]).shape == lived.latents[0][:1].shape
 
 
 def test_an_environment_that_does_not_tell_its_state_is_not_asked_twice():
@@ -284,8 +299,8 @@ def test_an_environment_that_does_not_tell_its_state_is_not_asked_twice():
     recipe = tiny_recipe()
     env = Mute(recipe.env.make(seed=1, training=False))
     env.state = np.zeros(4)  # as Gymnasium's CartPole has it
-    agent = training.build_agent(recipe, env)
-    assert live(agent, env, [agent.encoder], decisions=90, longest=30, seed=3) is None
+    agent = build_agent(recipe, env)
+    assert live(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150)) is None
 
 
 def test_the_states_of_a_game_and_of_the_console():
@@ -326,18 +341,18 @@ each_agent = pytest.mark.parametrize("make", [tiny_recipe, tiny_rainbow], ids=["
 NUMBERS = {"encoder_cosine", "encoder_cosine_centred", "rank", "dead", "dead_channels"}
 
 
-@pytest.mark.parametrize(("make", "mlr"), [(tiny_recipe, False), (tiny_recipe, True), (tiny_rainbow, True)])
-def test_a_run_logs_a_probe_at_every_evaluation_and_is_not_changed_by_it(tmp_path, make, mlr, monkeypatch):
-    run, _ = trained(tmp_path / "with", make(mlr=mlr))
+@pytest.mark.parametrize("name", [pytest.param("baseline", marks=pytest.mark.slow), "mlr", "rainbow"])
+def test_a_run_logs_a_probe_at_every_evaluation_and_is_not_changed_by_it(finished, name, tmp_path, monkeypatch):
+    run = finished[name]
     probes = list(run.events("probe"))
-    assert [event["frames"] for event in probes] == [50, 100, 150]  # at 0 there is nothing to look at
+    assert [event["frames"] for event in probes] == [50, 100]  # at 0 there is nothing to look at
     for event in probes:
         assert set(event) - {"kind", "frames", "decisions", "updates", "seconds"} == NUMBERS | (
-            {"decoder_cosine"} if mlr else set()
+            {"decoder_cosine"} if name != "baseline" else set()
         )
         assert all(math.isfinite(event[name]) for name in NUMBERS)
-    monkeypatch.setattr(training, "glance", lambda *_: None)
-    without, _ = trained(tmp_path / "without", make(mlr=mlr))
+    monkeypatch.setattr("maskrl.runs.state.glance", lambda *_: None)
+    without, _ = trained(tmp_path / "without", run.recipe)
     assert not list(without.events("probe"))
     assert [event for event in events(run) if event["kind"] != "probe"] == events(without)
     assert same_end(run, without)
@@ -346,7 +361,7 @@ def test_a_run_logs_a_probe_at_every_evaluation_and_is_not_changed_by_it(tmp_pat
 def test_a_glance_touches_no_generator():
     recipe = tiny_recipe()
     env = recipe.env.make(seed=1, training=True)
-    agent, replay = training.build_agent(recipe, env), filled(recipe)
+    agent, replay = build_agent(recipe, env), filled(recipe)
     before = [torch.get_rng_state(), np.random.get_state()[1].copy(), replay.state_dict()["generator"]]
     weights = [parameter.clone() for parameter in agent.encoder.parameters()]
     assert representation.glance(agent, replay, recipe) == representation.glance(agent, replay, recipe)
@@ -373,9 +388,10 @@ def filled(recipe: Recipe, decisions: int = 40) -> Replay:
 
 
 def test_the_time_of_every_part_is_logged_piece_by_piece(tmp_path):
-    run, agent = trained(tmp_path, tiny_recipe())
+    short = {"budget": Budget(frames=80), "evaluation": Evaluation(every=40, episodes=1)}
+    run, agent = trained(tmp_path, tiny_recipe(**short))
     timings = list(run.events("timing"))
-    assert [event["frames"] for event in timings] == [0, 50, 100, 150]
+    assert [event["frames"] for event in timings] == [0, 40, 80]
     assert set(timings[-1]["parts"]) >= {"environment", "critic", "objective", "evaluation", "probe", "checkpoint"}
     assert timings[0]["parts"].get("critic", 0) == 0
     for part in ("environment", "critic", "evaluation"):  # the pieces add up, to the last evaluation
@@ -397,8 +413,13 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """Small runs that are done."""
-    recipes = {"mlr": tiny_recipe(), "baseline": tiny_recipe(mlr=False), "rainbow": tiny_rainbow()}
+    """Small runs that are done: 100 decisions, of which the first 60 are random."""
+    control, arcade = {"budget": Budget(frames=100)}, {"budget": Budget(decisions=100)}
+    recipes = {
+        "mlr": tiny_recipe(**control),
+        "baseline": tiny_recipe(mlr=False, **control),
+        "rainbow": tiny_rainbow(**arcade),
+    }
     return {name: trained(tmp_path_factory.mktemp(name), recipe)[0] for name, recipe in recipes.items()}
 
 
@@ -417,8 +438,8 @@ def test_a_run_is_probed_to_the_same_numbers_every_time_and_is_not_touched(finis
     assert json.loads((run.path / "probe.json").read_text()) == json.loads(json.dumps(found))
     torch.manual_seed(5)
     assert probe(run, tell=told.append) == found
-    assert found["frames"] == 150
-    assert found["observations"] == found["clips"] * found["clip_length"] <= 150
+    assert found["frames"] == 100
+    assert found["observations"] == found["clips"] * found["clip_length"] <= 100
     assert "fewer than 10,000" in told[0]
     assert (found["decoder_cosine"] is None) == (name == "baseline")
     linear = found["linear"]
@@ -440,15 +461,16 @@ def no_words(text: str) -> None:
 
 
 def test_a_run_without_files_of_its_replay_is_probed_from_its_checkpoint(tmp_path):
-    run, _ = trained(tmp_path, tiny_recipe(replay=ReplayConfig(storage="memory")))
+    short = {"budget": Budget(frames=70), "evaluation": Evaluation(every=70, episodes=1)}
+    run, _ = trained(tmp_path, tiny_recipe(replay=ReplayConfig(storage="memory"), **short))
     assert probe(run, tell=lambda _: None)["clips"] > 5
 
 
-def test_what_cannot_be_probed_is_said(tmp_path):
+def test_what_cannot_be_probed_is_said(finished, tmp_path):
     run = Run.create(tmp_path / "new", tiny_recipe())
     with pytest.raises(RunError, match="no checkpoint yet"):
         probe(run)
-    run, _ = trained(tmp_path / "short", tiny_recipe())
+    run = Run.open(shutil.copytree(finished["mlr"].path, tmp_path / "copy"))
     (run.path / "replay" / "frames.u8").rename(tmp_path / "frames.u8")
     with pytest.raises(RunError, match="has no replay any more"):
         probe(run)
@@ -482,9 +504,9 @@ def pretrained(run: Run, out: Path, look: Looking | None = None, **amounts: int)
 
 def test_the_default_is_as_much_as_the_run_lived_and_as_its_recipe_would_learn(finished):
     plan = pretraining.plan(finished["baseline"], origin(finished["baseline"]))
-    assert (plan.transitions, plan.updates) == (150, 150 - 60)
+    assert (plan.transitions, plan.updates) == (100, 100 - 60)
     plan = pretraining.plan(finished["rainbow"], tiny_rainbow())
-    assert (plan.transitions, plan.updates) == (150, 2 * (150 - 60))
+    assert (plan.transitions, plan.updates) == (100, 2 * (100 - 60))
     cheetah = recipes.find("dmcontrol/cheetah-run", "paper", "baseline")
     assert cheetah.frames // cheetah.env.action_repeat - cheetah.agent.warmup_decisions == 24_000  # the same sum
 
@@ -517,10 +539,10 @@ def test_pretraining_interrupted_twice_ends_with_the_same_bytes(finished, tmp_pa
 def test_the_objective_alone_moves_nothing_of_the_agent_but_its_encoder_and_what_it_lends(make):
     recipe = make()
     env = recipe.env.make(seed=1, training=True)
-    agent, replay = training.build_agent(recipe, env), _collected(recipe)
+    agent, replay = build_agent(recipe, env), _collected(recipe)
     before = {name: value.clone() for name, value in _flat(agent.state_dict()) if isinstance(value, Tensor)}
     for _ in range(3):
-        pretraining.update_objective(agent, replay)
+        agent.update_objective(replay)
     after = dict(_flat(agent.state_dict()))
     moved = {name for name in before if not same(before[name], after[name])}
     parts = {".".join(name.split(".")[1:3]) for name in moved if name.startswith("modules.")}
@@ -535,10 +557,10 @@ def test_the_objective_alone_moves_nothing_of_the_agent_but_its_encoder_and_what
 
 def _collected(recipe: Recipe) -> Replay:
     world = pretraining.World(recipe, no_words)
-    size = training.replay_size(recipe, world.spaces)
+    size = replay_size(recipe, world.spaces)
     replay = Replay(**{**size, "reserve": 0}, seed=0)
-    agent = training.build_agent(recipe, world.env)
-    assert len(list(pretraining.collect(agent, world, replay, 70))) == 70
+    agent = build_agent(recipe, world.env)
+    assert len(list(pretraining.collect(agent, at(0), world, replay, 70))) == 70
     assert len(replay) == 70
     return replay
 
@@ -554,16 +576,16 @@ def _flat(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
 def test_a_noisy_agent_does_not_collect_with_one_noise_for_all():
     recipe = tiny_rainbow()
     world = pretraining.World(recipe, no_words)
-    agent, noises = training.build_agent(recipe, world.env), set()
+    agent, noises = build_agent(recipe, world.env), set()
     straight = agent.act
 
-    def act(obs: object, *, explore: bool) -> object:
+    def act(obs: object, **how: object) -> object:
         noises.add(tuple(value.sum().item() for value in agent.head.buffers()))
-        return straight(obs, explore=explore)
+        return straight(obs, **how)
 
     agent.act = act
-    replay = Replay(**{**training.replay_size(recipe, world.spaces), "reserve": 0}, seed=0)
-    list(pretraining.collect(agent, world, replay, 10))
+    replay = Replay(**{**replay_size(recipe, world.spaces), "reserve": 0}, seed=0)
+    list(pretraining.collect(agent, at(0), world, replay, 10))
     assert len(noises) == 10
 
 
@@ -594,13 +616,15 @@ def encoders(finished, tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.parametrize("mlr", [False, True])
 def test_a_run_begins_with_exactly_these_weights(encoders, tmp_path, name, make, mlr, monkeypatch):
     file, begun = encoders[name], list[dict[str, Tensor]]()
-    straight = training.resume
+    straight = State.resume
 
-    def look(run, agent, *rest):
-        begun.append({name: value.clone() for name, value in _flat(agent.state_dict()) if isinstance(value, Tensor)})
-        return straight(run, agent, *rest)
+    def look(state):
+        obs = straight(state)
+        weights = _flat(state.agent.state_dict())
+        begun.append({name: value.clone() for name, value in weights if isinstance(value, Tensor)})
+        return obs
 
-    monkeypatch.setattr(training, "resume", look)
+    monkeypatch.setattr(State, "resume", look)
     recipe = make(
         mlr=mlr, encoder_from=str(file), budget=Budget(frames=70), evaluation=Evaluation(every=70, episodes=1)
     )
@@ -620,17 +644,17 @@ def test_a_run_begins_with_exactly_these_weights(encoders, tmp_path, name, make,
 def test_the_actor_acts_on_the_convolutions_of_the_file(encoders, tmp_path):
     recipe = tiny_recipe(mlr=False, encoder_from=str(encoders["baseline"]))
     env = recipe.env.make(seed=1, training=True)
-    agent = training.build_agent(recipe, env)
+    agent = build_agent(recipe, env)
     obs = np.random.default_rng(0).integers(0, 256, (1, 9, 28, 28), dtype=np.uint8)
-    before = agent.act(obs, explore=False)
-    training.load_encoder(recipe, agent)
-    assert not np.array_equal(before, agent.act(obs, explore=False))
+    before = agent.policy().act(obs)
+    load_encoder(recipe, agent)
+    assert not np.array_equal(before, agent.policy().act(obs))
 
 
 def test_a_run_that_began_with_an_encoder_needs_its_file_no_more(encoders, tmp_path):
     file = tmp_path / "encoder.safetensors"
     file.write_bytes(encoders["baseline"].read_bytes())
-    recipe = tiny_recipe(mlr=False, encoder_from=str(file))
+    recipe = tiny_recipe(mlr=False, encoder_from=str(file), budget=Budget(frames=100))
     whole, _ = trained(tmp_path / "whole", recipe)
     with pytest.raises(Stopped):
         trained(tmp_path / "parts", recipe, Silent(interrupt_at=97))
@@ -650,7 +674,7 @@ def test_a_run_does_not_go_on_with_another_file_under_the_same_name(encoders, tm
     with pytest.raises(RunError, match="was begun with another encoder"):
         Run.create(tmp_path / "run", recipe)
     with pytest.raises(RunError, match="was begun with another encoder"):
-        training.train(recipe, run)
+        train(recipe, run)
 
 
 def test_a_file_that_is_missing_or_of_another_shape_or_something_else_is_refused(encoders, tmp_path):
@@ -661,7 +685,7 @@ def test_a_file_that_is_missing_or_of_another_shape_or_something_else_is_refused
     larger = with_overrides(tiny_recipe(mlr=False), ["agent.encoder.filters=5", f"encoder_from={encoders['baseline']}"])
     env = larger.env.make(seed=1, training=True)
     with pytest.raises(RunError, match=r"convolutions\.0\.weight is \(4, 9, 3, 3\), the recipe's \(5, 9, 3, 3\)"):
-        training.load_encoder(larger, training.build_agent(larger, env))
+        load_encoder(larger, build_agent(larger, env))
     other = tmp_path / "other.safetensors"
     for content in (b"", b"no", b"\x10" + b"\0" * 30):
         other.write_bytes(content)
