@@ -2,9 +2,10 @@
 
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -33,6 +34,8 @@ class Atari(Config):
     noops: int = 30  # frames without an action at the start of a game: at least one, at most so many
     max_frames: int = 108_000  # of a game: half an hour
 
+    backends: ClassVar[tuple[str, ...]] = ()  # OpenGL does not draw it
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(1, self, "action_repeat", "size", "frame_stack", "noops", "max_frames")
@@ -41,6 +44,10 @@ class Atari(Config):
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
         """The game, seeded, with the rewards and endings of training or of evaluation."""
         return FrameStack(AtariEnv(self, seed, training=training), self.frame_stack, pad="zero")
+
+    def variants(self, sizes: Sequence[int]) -> list["Atari"]:
+        """What `maskrl bench env` compares: frames of these sizes."""
+        return [replace(self, size=size) for size in sizes]
 
 
 class AtariEnv(gym.Env[Frame, np.int64]):

@@ -1,8 +1,9 @@
 """The DeepMind Control Suite from pixels (Tunyasuvunakool et al., 2020), directly and not through a bridge."""
 
 import difflib
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from maskrl.config import Config
 from maskrl.envs.base import Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
-from maskrl.envs.gl import choose_gl
+from maskrl.envs.gl import PACKAGES, choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
 VIDEO_SIZE = 480
@@ -28,6 +29,8 @@ class DMControl(Config):
     camera: int = 0
     shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller draws faster without a GPU
 
+    backends: ClassVar[tuple[str, ...]] = tuple(PACKAGES)  # of OpenGL, any of which may draw
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(1, self, "action_repeat", "size", "frame_stack")
@@ -39,6 +42,10 @@ class DMControl(Config):
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
         """The task, seeded. Training and evaluation see the same rewards and endings here."""
         return FrameStack(DMControlEnv(self, seed), self.frame_stack)
+
+    def variants(self, sizes: Sequence[int]) -> list["DMControl"]:
+        """What `maskrl bench env` compares: frames of these sizes, with the suite's shadow map and that of the lite profile."""
+        return [replace(self, size=size, shadow_size=shadow) for size in sizes for shadow in (2048, 512)]
 
 
 class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):

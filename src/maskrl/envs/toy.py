@@ -3,6 +3,7 @@
 What perfect play and blind luck score in them is known beforehand.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ class ToyControl(Config):
     # step. tests/envs/test_toy.py has both calculations.
     optimal_return: ClassVar[float] = 38.54
     random_return: ClassVar[float] = 9.18
+    backends: ClassVar[tuple[str, ...]] = ()  # OpenGL does not draw it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +48,10 @@ class ToyControl(Config):
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
         """The task, seeded; the same for training and evaluation."""
         return FrameStack(Reach(self.size, seed), self.frame_stack)
+
+    def variants(self, sizes: Sequence[int]) -> list["ToyControl"]:
+        """What `maskrl bench env` compares: a toy has no other sizes of interest."""
+        return [self]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,7 @@ class ToyArcade(Config):
     # same chance, so a player who does not look catches 1 of 8, whatever the moves: 5 · (1/8 - 7/8).
     optimal_return: ClassVar[float] = 5.0
     random_return: ClassVar[float] = -3.75
+    backends: ClassVar[tuple[str, ...]] = ()  # OpenGL does not draw it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +78,10 @@ class ToyArcade(Config):
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
         """The task, seeded; the same for training and evaluation."""
         return FrameStack(Catch(self.size, seed), self.frame_stack)
+
+    def variants(self, sizes: Sequence[int]) -> list["ToyArcade"]:
+        """What `maskrl bench env` compares: a toy has no other sizes of interest."""
+        return [self]
 
 
 class Reach(gym.Env[Frame, NDArray[np.float32]]):

@@ -1,0 +1,132 @@
+"""How fast environments are, and where their time goes: `maskrl bench env`."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from maskrl.agents.base import Spaces, Stopwatch
+from maskrl.bench.measure import Tell, fresh_processes, in_turns
+from maskrl.bench.parts import Wrap, wrap_env
+from maskrl.bench.result import Result, Row
+from maskrl.envs import AnyEnv
+from maskrl.envs.base import episode_seed
+from maskrl.envs.gl import NoBackendError, choose_gl
+from maskrl.recipes.schema import Recipe
+
+TURNS = 3  # in which environments of the same size are played
+SHADOWS = "Shadow differences: what a map of 512 instead of 2048 changes on average, of 255; the share of pixels by more than 2."
+
+
+def bench_env(recipes: Sequence[Recipe], *, sizes: Sequence[int], seconds: float = 1.0, tell: Tell = print) -> Result:
+    """Play the environment of every recipe at random. A process has one OpenGL backend, so each backend gets a process."""
+    environments, differences, failures = list[Row](), list[Row](), dict[str, str]()
+    for recipe in recipes:
+        variants = recipe.env.variants(sizes)
+        if not recipe.env.backends:
+            tell(f"{recipe.name}.")
+            environments += _measure(variants, None, seconds)[0]
+        for backend in recipe.env.backends:
+            tell(f"{recipe.name} by {backend}.")
+            try:
+                with fresh_processes(1) as pool:
+                    rows, changes = pool.submit(_measure_backend, variants, backend, seconds).result()
+            except RuntimeError as error:
+                failures[backend] = str(error)
+            else:
+                environments += rows
+                differences += changes
+    values = {"environments": environments, "shadow_differences": differences, "backends_that_do_not_draw": failures}
+    notes = ["A frame is one of the simulator; a decision has action_repeat of them. Milliseconds are of a decision."]
+    return Result(values, notes + [SHADOWS] * bool(differences))
+
+
+def _measure_backend(configs: Sequence[AnyEnv], backend: str, seconds: float) -> tuple[list[Row], list[Row]]:
+    os.environ["MUJOCO_GL"] = backend
+    logging.getLogger("absl").setLevel(logging.ERROR)  # the suite's own models make MuJoCo warn, each time
+    try:
+        choose_gl()
+    except NoBackendError as error:
+        raise RuntimeError(error.failures[backend]) from None  # an error that can be sent to another process
+    return _measure(configs, backend, seconds)
+
+
+def _measure(configs: Sequence[AnyEnv], backend: str | None, seconds: float) -> tuple[list[Row], list[Row]]:
+    """Play those of the same size in turns, and compare the pictures of two. Returns the speeds and the differences."""
+    rows, differences = list[Row](), list[Row]()
+    for size, group in groupby(configs, key=lambda config: config.size):
+        same_size = list(group)
+        plays = [_Play(config) for config in same_size]
+        in_turns({play: partial(play.go_on, seconds / TURNS) for play in plays}, TURNS)
+        rows += [play.end(backend) for play in plays]
+        if len(same_size) == 2:
+            mean, share = picture_difference(*map(pictures, same_size))
+            where = {"task": same_size[0].task, "backend": backend, "size": size}
+            differences.append({**where, "mean": mean, "share": share})
+    return rows, differences
+
+
+class _Play:
+    """An environment that is played at random and timed."""
+
+    def __init__(self, config: AnyEnv) -> None:
+        self._config = config
+        self._env: gym.Env[Any, Any] = config.make(seed=0, training=True)
+        self._watch, self._spaces, self._chance = Stopwatch(), Spaces.of(self._env), np.random.default_rng(0)
+        wrap_env(Wrap(self._watch), self._env)
+        self._episodes, self._over = 0, True
+        self._decide()  # the first picture takes longer
+        self._watch.seconds.clear()
+        self._frames, self._decisions, self._seconds = 0, 0, 0.0
+
+    def go_on(self, seconds: float) -> float:
+        begun, decisions = time.perf_counter(), self._decisions
+        while (spent := time.perf_counter() - begun) < seconds or self._decisions - decisions < 5:
+            self._frames += self._decide()
+            self._decisions += 1
+        self._seconds += spent
+        return spent
+
+    def _decide(self) -> int:
+        """Returns the frames of a decision."""
+        with self._watch("rest"):
+            if self._over:
+                self._env.reset(seed=episode_seed(0, self._episodes), options={"restart": True})
+                self._episodes += 1
+            _, _, terminated, truncated, info = self._env.step(self._spaces.random_action(self._chance))
+        self._over = terminated or truncated
+        return int(info["frames"])
+
+    def end(self, backend: str | None) -> Row:
+        self._env.close()
+        parts = sorted(self._watch.seconds.items(), key=lambda part: -part[1])
+        return {
+            "task": self._config.task,
+            "backend": backend,  # OpenGL's; None where it does not draw
+            "size": self._config.size,
+            "shadow_size": getattr(self._config, "shadow_size", None),
+            "frames_per_second": self._frames / self._seconds,
+            "milliseconds": {part: 1000 * seconds / self._decisions for part, seconds in parts},  # of a decision
+        }
+
+
+def pictures(config: AnyEnv, decisions: int = 25) -> np.ndarray[Any, Any]:
+    """The newest frames of an episode: (N, 3, H, W), of the same seed and actions each time."""
+    env: gym.Env[Any, Any] = config.make(seed=0, training=True)
+    chance = np.random.default_rng(0)
+    spaces, frames = Spaces.of(env), [env.reset(seed=0)[0][-3:]]
+    frames += [env.step(spaces.random_action(chance))[0][-3:] for _ in range(decisions)]
+    env.close()
+    return np.stack(frames)
+
+
+def picture_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """(…, C, H, W) uint8: the mean absolute difference, and the share of pixels with a channel more than 2 apart."""
+    apart = np.abs(a.astype(np.int16) - b.astype(np.int16))
+    return float(apart.mean()), float((apart.max(axis=-3) > 2).mean())
