@@ -38,10 +38,10 @@ def test_sizes_are_varied_one_at_a_time(recipe: Recipe):
             assert larger.phases["critic"] == reference.phases["critic"]
 
 
-def test_growth_is_timed_counted_and_drawn(tmp_path: Path):
+def test_growth_is_timed_counted_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     figure = tmp_path / "growth.png"
-    grid = {"clips": (2, 4), "K": (4, 8)}
-    result = scaling.bench_scale(replace(tiny_recipe(), threads=1), rounds=2, grid=grid, figure=figure, tell=silent)
+    monkeypatch.setattr(scaling, "GRID", {"clips": (2, 4), "K": (4, 8)})
+    result = scaling.bench_scale(replace(tiny_recipe(), threads=1), rounds=2, figure=figure, tell=silent)
     clips, steps = result.values["growth"]
     assert [(each["varied"], [point["value"] for point in each["points"]]) for each in (clips, steps)] == [
         ("clips", [2, 4]),
@@ -55,6 +55,7 @@ def test_growth_is_timed_counted_and_drawn(tmp_path: Path):
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in tmp_path.iterdir()] == ["growth.png"]
     assert "GFLOP" in result.text()
+    assert str(figure) in result.text()
 
 
 @pytest.mark.slow

@@ -169,6 +169,7 @@ def test_the_kernels_of_an_update_are_named_when_asked_for():
     recipe = replace(recipe, objective=replace(recipe.objective, every=2))
     kernels = bench_update(recipe, rounds=1, plain=False, kernels=True, tell=silent).values["kernels"]
     assert [kernel["seconds"] for kernel in kernels] == sorted((k["seconds"] for k in kernels), reverse=True)
+    assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1)
     calls = {kernel["name"]: kernel["calls"] for kernel in kernels}
     # Adam's steps: the critic's in each update, the actor's in half (`actor_every=2`), the objective's in half.
     assert calls["aten::_fused_adam_"] == 2
@@ -213,9 +214,6 @@ def test_typed_an_update_prints_a_table_or_an_object(typed: Typed):
     code, out, err = typed("update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain")
     assert code == 0
     for word in (
-        "sizes",
-        "9 × 28 × 28",
-        "2 clips of 8",
         "utilisation",
         "GFLOP/s",
         "momentum",
@@ -234,10 +232,10 @@ def test_typed_kernels_follow_the_phases(typed: Typed):
     assert code == 0
     table = next(block for block in out.split("\n\n") if block.startswith("name ")).splitlines()
     assert table[0].split() == ["name", "calls", "seconds", "share"]
-    assert table[-1].startswith("others (")
     shares = [float(line.split("%")[0].split()[-1]) for line in table[1:]]
-    assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares) + 0.01)
-    assert all(share >= 0.95 for share in shares[:-1])
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] >= 1
+    assert sum(shares) < 100
 
 
 @pytest.mark.parametrize(

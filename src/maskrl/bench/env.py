@@ -63,8 +63,8 @@ def _measure(configs: Sequence[AnyEnv], backend: str | None, seconds: float) -> 
     for size, group in groupby(configs, key=lambda config: config.size):
         same_size = list(group)
         plays = [_Play(config) for config in same_size]
-        in_turns({play: partial(play.go_on, seconds / TURNS) for play in plays}, TURNS)
-        rows += [play.end(backend) for play in plays]
+        samples = in_turns({play: partial(play.go_on, seconds / TURNS) for play in plays}, TURNS)
+        rows += [play.end(backend, sum(spent)) for play, spent in samples.items()]
         if len(same_size) == 2:
             mean, share = picture_difference(*map(pictures, same_size))
             where = {"task": same_size[0].task, "backend": backend, "size": size}
@@ -83,14 +83,13 @@ class _Play:
         self._episodes, self._over = 0, True
         self._decide()  # the first picture takes longer
         self._watch.seconds.clear()
-        self._frames, self._decisions, self._seconds = 0, 0, 0.0
+        self._frames = self._decisions = 0
 
     def go_on(self, seconds: float) -> float:
         begun, decisions = time.perf_counter(), self._decisions
         while (spent := time.perf_counter() - begun) < seconds or self._decisions - decisions < 5:
             self._frames += self._decide()
             self._decisions += 1
-        self._seconds += spent
         return spent
 
     def _decide(self) -> int:
@@ -103,7 +102,7 @@ class _Play:
         self._over = terminated or truncated
         return int(info["frames"])
 
-    def end(self, backend: str | None) -> Row:
+    def end(self, backend: str | None, seconds: float) -> Row:
         self._env.close()
         parts = sorted(self._watch.seconds.items(), key=lambda part: -part[1])
         return {
@@ -111,8 +110,8 @@ class _Play:
             "backend": backend,  # OpenGL's; None where it does not draw
             "size": self._config.size,
             "shadow_size": getattr(self._config, "shadow_size", None),
-            "frames_per_second": self._frames / self._seconds,
-            "milliseconds": {part: 1000 * seconds / self._decisions for part, seconds in parts},  # of a decision
+            "frames_per_second": self._frames / seconds,
+            "milliseconds": {part: 1000 * spent / self._decisions for part, spent in parts},  # of a decision
         }
 
 

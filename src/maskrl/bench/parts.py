@@ -1,7 +1,7 @@
 """Where the time of an update, an environment or a run goes: functions timed from outside, without their help."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -16,19 +16,12 @@ from maskrl.replay.buffer import Replay
 PHASES = ("draw", "views", "pixels", "critic", "objective", "actor", "momentum", "optimizer")  # of an update
 
 
-class Wrap:
+class Wrap(ExitStack):
     """Replaces functions of others by timed ones, until the context is left."""
 
     def __init__(self, watch: Stopwatch) -> None:
+        super().__init__()
         self.watch = watch
-        self._undo: list[Callable[[], None]] = []
-
-    def __enter__(self) -> "Wrap":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        while self._undo:
-            self._undo.pop()()
 
     def __call__(self, owner: Any, names: Sequence[str], part: str) -> None:
         """Time methods of an object, or of all objects of a class. Names that it does not have are skipped."""
@@ -36,10 +29,10 @@ class Wrap:
             if hasattr(owner, name):
                 self.replace(owner, name, self._timed(getattr(owner, name), part))
 
-    def replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        before, own = getattr(owner, name), name in vars(owner)
-        setattr(owner, name, function)
-        self._undo.append(lambda: setattr(owner, name, before) if own else delattr(owner, name))
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        undo = (setattr, owner, name, getattr(owner, name)) if name in vars(owner) else (delattr, owner, name)
+        self.callback(*undo)
+        setattr(owner, name, value)
 
     def _timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
         def timed(*args: Any, **options: Any) -> Any:
@@ -52,16 +45,12 @@ class Wrap:
 @contextmanager
 def watched(agent: Any, replay: Replay) -> Iterator[Stopwatch]:
     """A stopwatch with the seconds of `PHASES`. Where a device works on its own, they are of the calls that start it."""
-    watch, kept = Stopwatch(), agent.watch
-    agent.watch = watch
-    try:
-        with Wrap(watch) as wrap:
-            wrap(replay, ["draw", "transitions", "clips", "reprioritise"], "draw")
-            wrap_agent(wrap, agent)
-            yield watch
-    finally:
-        agent.watch = kept
-        watch.seconds["draw"] += watch.seconds.pop("replay", 0.0)
+    with Wrap(Stopwatch()) as wrap:
+        wrap.replace(agent, "watch", wrap.watch)
+        wrap(replay, ["draw", "transitions", "clips", "reprioritise"], "draw")
+        wrap_agent(wrap, agent)
+        yield wrap.watch
+    wrap.watch.seconds["draw"] += wrap.watch.seconds.pop("replay", 0.0)
 
 
 def wrap_agent(wrap: Wrap, agent: Any) -> None:

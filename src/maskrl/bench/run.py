@@ -25,14 +25,8 @@ from maskrl.runs.directory import Clock, Run
 
 WARMUP = 200  # random decisions at most: enough to draw clips from
 SETTLE = 5  # decisions of learning that are not counted: buffers are made in them
-NETWORKS = (
-    "pixels",
-    "critic",
-    "objective",
-    "actor",
-    "momentum",
-    "optimizer",
-)  # pixels: what goes into the first layers
+# Pixels are what goes into the first layers.
+NETWORKS = ("pixels", "critic", "objective", "actor", "momentum", "optimizer")
 RENDERER = ("drawing",)
 PARTS = ("physics", *RENDERER, "environment", "replay", "views", *NETWORKS, "checkpoint", "other")
 
@@ -65,17 +59,16 @@ def compare_runs(
     samplers = {"as it is": partial(sample, recipe, first), words: partial(sample, other, second)}
     rates = in_turns(samplers, rounds, tell, unit="decisions a second")
     ratio = Measured.ratio(rates[words], rates["as it is"])
-    compared_values = {"compared": list(compared), "rounds": first, "rounds_compared": second, "ratio": ratio}
-    values = named(recipe) | {"processes": first[0]["processes"]} | compared_values
-    # The rounds of median speed, side by side.
+    values = named(recipe) | {"processes": first[0]["processes"], "compared": list(compared)}
+    values |= {"rounds": first, "rounds_compared": second, "ratio": ratio}
     shown = named(recipe)
     for name, done in (("", first), (f" with {words}", second)):
-        typical = sorted(done, key=lambda row: float(row["decisions_per_second"]))[(rounds - 1) // 2]
-        shown[f"decisions per second{name}"] = typical["decisions_per_second"]
-        shown[f"share outside networks and renderer{name}"] = typical["share_outside_networks_and_renderer"]
-        shown |= {f"{what}{name}_by_part": typical[f"{what}_by_part"] for what in ("seconds", "share")}
-    note = f"{rounds} rounds of both in alternation; the table is of the median round of each."
-    return Result(values, [note], shown | {f"times the decisions per second with {words}": ratio})
+        median = sorted(done, key=lambda row: float(row["decisions_per_second"]))[(rounds - 1) // 2]
+        for what in ("decisions_per_second", "share_outside_networks_and_renderer"):
+            shown[what.replace("_", " ") + name] = median[what]
+        shown |= {f"{what}{name}_by_part": median[f"{what}_by_part"] for what in ("seconds", "share")}
+    shown[f"times the decisions per second with {words}"] = ratio
+    return Result(values, [f"{rounds} rounds of both in alternation. Parts are those of the median rounds."], shown)
 
 
 def _result(recipe: Recipe, decisions: int, processes: Sequence[Mapping[str, float]]) -> Result:

@@ -1,10 +1,9 @@
 """How the time of an update depends on its sizes, and on those of its pieces: `maskrl bench scale` and `pieces`."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,9 @@ from maskrl.agents.base import Spaces
 from maskrl.bench.measure import Measured, Tell, in_turns
 from maskrl.bench.noise import Learner
 from maskrl.bench.result import Result, Row, named
-from maskrl.bench.update import clips_setting
 from maskrl.cost.operations import spaces_of, update_cost
 from maskrl.envs.base import require_extra
-from maskrl.recipes.schema import Recipe, with_overrides
-from maskrl.runs.directory import write_whole
+from maskrl.recipes.schema import Recipe, leaves, with_overrides
 from maskrl.runs.loop import configure_process
 from maskrl.runs.pictures import BLUE, GREY
 
@@ -32,14 +29,7 @@ GRID: dict[str, tuple[int, ...]] = {
 BASE = {"clips": 4, "K": 8, "filters": 16, "image size": 48, "decoder width": 64}
 
 
-def bench_scale(
-    recipe: Recipe,
-    *,
-    rounds: int = 5,
-    grid: Mapping[str, Sequence[int]] = GRID,
-    figure: Path | None = None,
-    tell: Tell = print,
-) -> Result:
+def bench_scale(recipe: Recipe, *, rounds: int = 5, figure: Path | None = None, tell: Tell = print) -> Result:
     """Vary each size alone around a small base of the recipe, and time updates of all of them in turns."""
     if figure is not None:
         require_extra("matplotlib", "report")
@@ -47,34 +37,28 @@ def bench_scale(
             raise ValueError(f"--figure {figure}: name a .png file in a folder that exists.")
     spaces, base = spaces_of(recipe), small(recipe)
     configure_process(base)
-    variants = {
-        place: varied(base, spaces, **dict(place))
-        for place in (_place(name, value) for name, values in grid.items() for value in values)
-    }
+    places = dict.fromkeys(_place(name, value) for name, values in GRID.items() for value in values)
+    variants = {place: varied(base, spaces, **dict(place)) for place in places}
     tell(f"{len(variants)} sizes of an update, each {rounds} times in turns.")
-    samplers = {place: Learner(*variant).begin().seconds for place, variant in variants.items()}
-    seconds = {place: statistics.median(taken) for place, taken in in_turns(samplers, rounds).items()}
+    samples = in_turns({place: Learner(*variant).begin().seconds for place, variant in variants.items()}, rounds)
     flops = {place: update_cost(*variant).flops for place, variant in variants.items()}
-    growth = list[Row]()
-    for name, values in grid.items():
-        places = [_place(name, value) for value in values]
-        points = [{"value": dict(place)[name], "seconds": seconds[place], "flops": flops[place]} for place in places]
-        fitted = {
-            "exponent_of_seconds": exponent(values, [seconds[place] for place in places]),
-            "exponent_of_flop": exponent(values, [flops[place] for place in places]),
+    growth, shown = list[Row](), list[Row]()
+    for name, values in GRID.items():
+        at = [_place(name, value) for value in values]
+        costs = {
+            "seconds": [statistics.median(samples[place]) for place in at],
+            "flops": [flops[place] for place in at],
         }
-        growth.append({"varied": name, "points": points, **fitted})
-    shown = [
-        {"varied": row["varied"], **point, "time^": row["exponent_of_seconds"], "work^": row["exponent_of_flop"]}
-        for row in growth
-        for point in row["points"]
-    ]
+        points = [dict(zip(("value", *costs), each, strict=True)) for each in zip(values, *costs.values(), strict=True)]
+        time, work = (exponent(values, each) for each in costs.values())
+        growth.append({"varied": name, "points": points, "exponent_of_seconds": time, "exponent_of_flop": work})
+        shown += [{"varied": name, **point, "time^": time, "work^": work} for point in points]
+    result = named(recipe) | {"base": BASE, "growth": growth}
+    notes = ["Each size is varied alone around the base. ^: the exponent of the power of the value that fits best."]
     if figure is not None:
         draw(growth, f"{recipe.name}: the cost of an update, each size varied alone", figure)
-        tell(str(figure))
-    result = named(recipe) | {"base": BASE, "growth": growth}
-    note = "Each size is varied alone around the base. ^: the exponent of the power of the value that fits best."
-    return Result(result, [note], result | {"growth": shown})
+        notes.append(str(figure))
+    return Result(result, notes, result | {"growth": shown})
 
 
 def small(recipe: Recipe) -> Recipe:
@@ -88,8 +72,9 @@ def small(recipe: Recipe) -> Recipe:
 def varied(base: Recipe, spaces: Spaces, **sizes: int) -> tuple[Recipe, Spaces]:
     """The base with these sizes, by their names in `GRID`, and the spaces that go with them."""
     side, layers = sizes["image size"], np.size(base.agent.encoder.filters)
+    (clips,) = (path for path in leaves(base) if path.startswith("agent.") and path.endswith(".clips"))
     overrides = [
-        f"{clips_setting(base)}={sizes['clips']}",
+        f"{clips}={sizes['clips']}",
         f"objective.clip_length={sizes['K']}",
         f"agent.encoder.filters={','.join([str(sizes['filters'])] * layers)}",
         f"env.size={side}",
@@ -135,9 +120,7 @@ def draw(growths: Sequence[Row], title: str, file: Path) -> None:
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8, loc="upper left")
     panels[0].set_ylabel("cost of an update, relative to the smallest")
-    drawn = BytesIO()
-    FigureCanvasAgg(figure).print_png(drawn)  # type: ignore[no-untyped-call]
-    write_whole(file, drawn.getvalue())
+    FigureCanvasAgg(figure).print_png(str(file))  # type: ignore[no-untyped-call]
 
 
 def bench_pieces(recipe: Recipe, sizes: Sequence[int], *, rounds: int = 5, tell: Tell = print) -> Result:

@@ -3,7 +3,7 @@
 import gc
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from maskrl.bench.parts import PHASES, watched
 from maskrl.bench.reference import copied, is_known, plain_update
 from maskrl.bench.result import Result, Row, named
 from maskrl.cost.operations import UpdateCost, update_cost
-from maskrl.recipes.schema import Recipe, as_override, leaves
+from maskrl.recipes.schema import Recipe
 from maskrl.runs.loop import build_agent, configure_process
 
 ROUND = 50e9  # FLOP of our updates in a round: a single small update says little
@@ -55,7 +55,6 @@ def bench_update(
     ours, theirs = samples["update"], samples.get("plain")
     values = {
         **named(recipe),
-        "sizes": sizes_of(recipe, spaces),
         "device": str(device),
         "threads": torch.get_num_threads(),
         "rounds": rounds,
@@ -67,8 +66,8 @@ def bench_update(
         "note": note,
         "kernels": kernels_of(learner.update, times, device) if kernels else None,
     }
-    shown = values | {"kernels": longest(values["kernels"])} if kernels else None
-    return Result(values, ["Medians (least – most). Ratios are of the same round."], shown)
+    long = [kernel for kernel in values["kernels"] or () if kernel["share"] >= 0.01]
+    return Result(values, ["Medians (least – most). Ratios are of the same round."], values | {"kernels": long})
 
 
 class _Sampler:
@@ -113,21 +112,6 @@ class _Sampler:
 def updates_in_a_round(flops: float, turn: int) -> int:
     """As many turns as have the work of a round, but at most five."""
     return turn * min(5, max(1, round(ROUND / (turn * flops))))
-
-
-def sizes_of(recipe: Recipe, spaces: Spaces) -> str:
-    """The shapes that decide what an update costs."""
-    agent, objective, (channels, side, _) = recipe.agent, recipe.objective, spaces.obs
-    seen, filters = agent.augment.crop or side, as_override(agent.encoder.filters).replace(",", ", ")
-    words = f"{channels} × {seen} × {seen}, {filters} filters, batches of {agent.batch_size}"
-    if objective is None:
-        return words
-    return f"{words}, {leaves(recipe)[clips_setting(recipe)] or agent.batch_size} clips of {objective.clip_length}"
-
-
-def clips_setting(recipe: Recipe) -> str:
-    """The path of the number of clips, which depends on the agent."""
-    return next(path for path in leaves(recipe) if path.startswith("agent.") and path.endswith(".clips"))
 
 
 # ── The plain version ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,18 +173,10 @@ def kernels_of(call: Callable[[], Any], times: int, device: torch.device) -> lis
     cuda = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
         seconds_each(call, times, device)
-    kernels: list[Row] = []
+    kernels = list[Row]()
     for part in seen.key_averages():
         spent = part.self_device_time_total if cuda else part.self_cpu_time_total
         kernels.append({"name": part.key, "calls": part.count / times, "seconds": spent / times / 1e6})
-    return sorted(kernels, key=lambda kernel: -kernel["seconds"])
-
-
-def longest(kernels: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The kernels that take at least 1 % of the time, then the rest in one row."""
     whole = sum(kernel["seconds"] for kernel in kernels)
-    long = [kernel for kernel in kernels if kernel["seconds"] >= whole / 100]
-    rest = kernels[len(long) :]
-    others = {name: sum(kernel[name] for kernel in rest) for name in ("calls", "seconds")}
-    rows = [*long, {"name": f"others ({len(rest)})", **others}]
-    return [{**row, "share": row["seconds"] / whole} for row in rows]
+    kernels.sort(key=lambda kernel: -kernel["seconds"])
+    return [{**kernel, "share": kernel["seconds"] / whole} for kernel in kernels]

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskrl.cli.words import (
-    Method,
-    MethodOption,
-    Overrides,
-    Profile,
-    ProfileOption,
-    RecipeName,
-    Refusal,
-    refusing,
-    resolve,
-)
+from maskrl.cli import words
 
 if TYPE_CHECKING:
     from maskrl.bench.result import Result
@@ -46,9 +36,9 @@ def _sizes(help: str) -> Any:
 @app.command()
 def update(
     recipe: OptionalRecipe = DEFAULT,
-    overrides: Overrides = None,
-    profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "auto",
+    method: words.MethodOption = "mlr",
     rounds: Rounds = 5,
     plain: Annotated[
         bool, typer.Option(" /--no-plain", help="Leave out the same update written plainly, which is slower.")
@@ -94,14 +84,14 @@ def env(
     from maskrl.bench.env import bench_env
 
     wanted = _numbers("--sizes", sizes, least=16)
-    chosen = [resolve(name, (), "lite", "mlr") for name in recipes or ENVIRONMENTS]
+    chosen = [words.resolve(name, (), "lite", "mlr") for name in recipes or ENVIRONMENTS]
     _show(as_json, bench_env, chosen, sizes=wanted, seconds=seconds)
 
 
 @app.command()
 def run(
-    recipe: RecipeName,
-    overrides: Overrides = None,
+    recipe: words.RecipeName,
+    overrides: words.Overrides = None,
     decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning that are timed.")] = 100,
     side_by_side: Annotated[
         int, typer.Option(metavar="M", min=1, help="Runs at once, on one thread each if more than one.")
@@ -110,8 +100,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Also with this override (may be given again), in alternation."),
     ] = None,
-    profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    profile: words.ProfileOption = "auto",
+    method: words.MethodOption = "mlr",
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="With --compare: how often both are run, in alternation.")
     ] = 3,
@@ -132,8 +122,8 @@ def run(
 @app.command()
 def scale(
     recipe: OptionalRecipe = DEFAULT,
-    overrides: Overrides = None,
-    profile: ProfileOption = "auto",
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "auto",
     rounds: Rounds = 5,
     figure: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw it.")] = None,
     as_json: AsJson = False,
@@ -147,10 +137,10 @@ def scale(
 @app.command()
 def pieces(
     recipe: OptionalRecipe = DEFAULT,
-    overrides: Overrides = None,
+    overrides: words.Overrides = None,
     sizes: Annotated[str, _sizes("Observations in a piece; clips with Rainbow.")] = "16,32,64,128",
-    profile: ProfileOption = "auto",
-    method: MethodOption = "mlr",
+    profile: words.ProfileOption = "auto",
+    method: words.MethodOption = "mlr",
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -165,16 +155,16 @@ def _show(as_json: bool, bench: "Callable[..., Result]", *arguments: Any, **opti
     """Run a benchmark and print its result. Errors that say what to do (no OpenGL, no simulator, no room) become refusals."""
     from maskrl.runs.directory import RunError
 
-    with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
+    with words.refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
         result = bench(*arguments, **options, tell=_tell)
     print(result.json() if as_json else result.text())
 
 
-def _recipe(name: str, overrides: Sequence[str] | None, profile: Profile, method: Method) -> "Recipe":
+def _recipe(name: str, overrides: Sequence[str] | None, profile: words.Profile, method: words.Method) -> "Recipe":
     """Overrides without a recipe are of the default one."""
     if "=" in name:
         name, overrides = DEFAULT, [name, *(overrides or [])]
-    return resolve(name, overrides, profile, method)
+    return words.resolve(name, overrides, profile, method)
 
 
 def _tell(text: str) -> None:
@@ -186,7 +176,9 @@ def _numbers(option: str, text: str, *, least: int) -> list[int]:
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError:
-        raise Refusal(f"{option} {text}: expected whole numbers with commas between them, such as 1000,2000.") from None
+        raise words.Refusal(
+            f"{option} {text}: expected whole numbers with commas between them, such as 1000,2000."
+        ) from None
     if min(numbers) < least:
-        raise Refusal(f"{option} {text}: the least is {least}.")
+        raise words.Refusal(f"{option} {text}: the least is {least}.")
     return numbers
