@@ -56,7 +56,8 @@ def test_processes_answer_or_say_what_failed():
     ("name", "value", "expected"),
     [
         ("seconds_per_update", 0.1354, "135.4 ms"),
-        ("share", 0.342, "34.2%"),
+        ("share", 0.3421, "34.2%"),
+        ("share", 0.00123, "0.123%"),
         ("replay_bytes", 3_030_000_000, "3.0 GB"),
         ("flop_per_update", 8.377e9, "8.377 GFLOP"),
         ("flop_per_second", Measured(62e9, 60e9, 64e9), "62 GFLOP/s (60 GFLOP/s – 64 GFLOP/s)"),
@@ -89,7 +90,7 @@ def test_a_result_is_facts_tables_and_notes_or_one_object():
     text = Result(values, ["That is all."]).text()
     assert text.split("\n\n") == [
         "recipe  toy/reach\nspeed   2 (1 – 3)",
-        "part    seconds  share\ncritic    30 ms  75.0%\nother     10 ms      –",
+        "part    seconds  share\ncritic    30 ms    75%\nother     10 ms      –",
         "value\n    3",
         "That is all.",
     ]

@@ -21,6 +21,7 @@ from maskrl.envs.gl import NoBackendError, choose_gl
 from maskrl.recipes.schema import Recipe
 
 TURNS = 3  # in which environments of the same size are played
+PICTURES = 25  # of each that are compared
 SHADOWS = "Shadow differences: what a map of 512 instead of 2048 changes on average, of 255; the share of pixels by more than 2."
 
 
@@ -66,14 +67,15 @@ def _measure(configs: Sequence[AnyEnv], backend: str | None, seconds: float) -> 
         samples = in_turns({play: partial(play.go_on, seconds / TURNS) for play in plays}, TURNS)
         rows += [play.end(backend, sum(spent)) for play, spent in samples.items()]
         if len(same_size) == 2:
-            mean, share = picture_difference(*map(pictures, same_size))
+            seen = min(len(play.pictures) for play in plays)
+            mean, share = picture_difference(*(np.stack(play.pictures[:seen]) for play in plays))
             where = {"task": same_size[0].task, "backend": backend, "size": size}
             differences.append({**where, "mean": mean, "share": share})
     return rows, differences
 
 
 class _Play:
-    """An environment that is played at random and timed."""
+    """An environment that is played at random, with the same seeds and actions each time, and timed."""
 
     def __init__(self, config: AnyEnv) -> None:
         self._config = config
@@ -81,6 +83,7 @@ class _Play:
         self._watch, self._spaces, self._chance = Stopwatch(), Spaces.of(self._env), np.random.default_rng(0)
         wrap_env(Wrap(self._watch), self._env)
         self._episodes, self._over = 0, True
+        self.pictures: list[np.ndarray[Any, Any]] = []  # (3, H, W), of the first decisions
         self._decide()  # the first picture takes longer
         self._watch.seconds.clear()
         self._frames = self._decisions = 0
@@ -98,8 +101,10 @@ class _Play:
             if self._over:
                 self._env.reset(seed=episode_seed(0, self._episodes), options={"restart": True})
                 self._episodes += 1
-            _, _, terminated, truncated, info = self._env.step(self._spaces.random_action(self._chance))
+            obs, _, terminated, truncated, info = self._env.step(self._spaces.random_action(self._chance))
         self._over = terminated or truncated
+        if len(self.pictures) < PICTURES:
+            self.pictures.append(obs[-3:])
         return int(info["frames"])
 
     def end(self, backend: str | None, seconds: float) -> Row:
@@ -113,16 +118,6 @@ class _Play:
             "frames_per_second": self._frames / seconds,
             "milliseconds": {part: 1000 * spent / self._decisions for part, spent in parts},  # of a decision
         }
-
-
-def pictures(config: AnyEnv, decisions: int = 25) -> np.ndarray[Any, Any]:
-    """The newest frames of an episode: (N, 3, H, W), of the same seed and actions each time."""
-    env: gym.Env[Any, Any] = config.make(seed=0, training=True)
-    chance = np.random.default_rng(0)
-    spaces, frames = Spaces.of(env), [env.reset(seed=0)[0][-3:]]
-    frames += [env.step(spaces.random_action(chance))[0][-3:] for _ in range(decisions)]
-    env.close()
-    return np.stack(frames)
 
 
 def picture_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[float, float]:

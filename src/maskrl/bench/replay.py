@@ -39,13 +39,11 @@ def bench_replay(
 ) -> Result:
     """Fill a replay of every kind and size, in memory and on disk, and draw from it. Nothing stays on disk."""
     cases = [(kind, capacity, storage) for capacity in sizes for kind in kinds for storage in ("memory", "disk")]
-    limits = [_limit(kind, *kind.limit) for kind in kinds]
+    limits = [
+        {"kind": kind.name, "transitions": kind.limit[0], "nbytes": needs(kind, kind.limit[0]), "limit": kind.limit[1]}
+        for kind in kinds
+    ]
     return Result({"replays": [_measure(*case, seconds, tell) for case in cases], "limits": limits})
-
-
-def _limit(kind: Kind, transitions: int, limit: int) -> Row:
-    """What a replay takes, and what it should take at most."""
-    return {"kind": kind.name, "transitions": transitions, "nbytes": needs(kind, transitions), "limit": limit}
 
 
 def needs(kind: Kind, capacity: int) -> int:

@@ -82,7 +82,7 @@ def words(name: str, value: Any) -> str:
 
 def _number(name: str, value: float) -> str:
     if "share" in name:
-        return f"{value:.1%}"
+        return f"{100 * value:.3g}%"
     if "bytes" in name:
         return size(round(value))
     if "flop" in name:

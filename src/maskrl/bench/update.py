@@ -114,9 +114,6 @@ def updates_in_a_round(flops: float, turn: int) -> int:
     return turn * min(5, max(1, round(ROUND / (turn * flops))))
 
 
-# ── The plain version ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def why_not_plain(agent: Agent, device: torch.device) -> str | None:
     if not is_known(agent.objective):
         return "not written for this variant of the objective"
@@ -137,9 +134,6 @@ def _plain_update(recipe: Recipe, spaces: Spaces) -> Callable[[], Any]:
     update = plain_update(copied(agent), noise_replay(recipe, spaces))
     assert update is not None  # see why_not_plain
     return update
-
-
-# ── Memory and kernels ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
