@@ -8,8 +8,8 @@ import torch
 
 from builders import tiny_mask, tiny_mlr
 from maskrl.agents.base import Agent
+from maskrl.bench.noise import noise_replay
 from maskrl.bench.reference import StackedReplay, copied, plain_update, sac_update
-from maskrl.bench.speed import noise_replay
 from maskrl.cost.operations import spaces_of
 from maskrl.recipes.schema import Recipe
 from tiny_runs import tiny_rainbow, tiny_recipe

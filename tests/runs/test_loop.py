@@ -228,9 +228,10 @@ def crash(path: Path, recipe: Recipe, *, at: int) -> None:
         if watcher.clock.decisions + 1 == at:
             raise RuntimeError("a crash")
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="a crash"):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Replay, "add", fail)
-        trained(path, recipe, watcher)
+        with pytest.raises(RuntimeError, match="a crash"):
+            trained(path, recipe, watcher)
 
 
 def test_every_part_of_rainbow_that_learns_is_in_the_log(tmp_path: Path):

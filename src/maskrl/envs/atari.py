@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -52,6 +53,9 @@ class Atari(EnvConfig):
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
         """The game, seeded, with the rewards and endings of training or of evaluation."""
         return FrameStack(AtariEnv(self, seed, training=training), self.frame_stack, pad=self.pad)
+
+    def variants(self, sizes: Sequence[int]) -> list["Atari"]:
+        return [replace(self, size=size) for size in sizes]
 
 
 class AtariEnv(gym.Env[Frame, np.int64]):

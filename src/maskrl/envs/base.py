@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, SupportsFloat, get_args
 
@@ -31,6 +32,7 @@ class EnvConfig(Config):
 
     pad: ClassVar[Pad] = "repeat"
     memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
+    backends: ClassVar[tuple[str, ...]] = ()  # of OpenGL, any of which may draw it
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:
         raise NotImplementedError
@@ -39,6 +41,10 @@ class EnvConfig(Config):
     def episode_decisions(self) -> int | None:
         """Decisions of an episode, where no play changes it."""
         return None
+
+    def variants(self, sizes: Sequence[int]) -> "Sequence[EnvConfig]":
+        """What `maskrl bench env` compares: the environment alone, or frames of these sizes."""
+        return [self]
 
     def renderer(self) -> str | None:
         """What draws the frames, where another renderer may draw others."""

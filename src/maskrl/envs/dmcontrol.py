@@ -2,15 +2,16 @@
 
 import difflib
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
-from maskrl.envs.gl import choose_gl
+from maskrl.envs.gl import PACKAGES, choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
 VIDEO_SIZE = 480
@@ -27,6 +28,8 @@ class DMControl(EnvConfig):
     frame_stack: int = 3
     camera: int = 0
     shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller draws faster without a GPU
+
+    backends: ClassVar[tuple[str, ...]] = tuple(PACKAGES)  # of OpenGL, any of which may draw
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +52,10 @@ class DMControl(EnvConfig):
             return " ".join(choose_gl())
         except RuntimeError:  # nothing draws here; `make` says so
             return None
+
+    def variants(self, sizes: Sequence[int]) -> list["DMControl"]:
+        """What `maskrl bench env` compares: frames of these sizes, with the suite's shadow map and that of the lite profile."""
+        return [replace(self, size=size, shadow_size=shadow) for size in sizes for shadow in (2048, 512)]
 
 
 class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):

@@ -1,0 +1,98 @@
+"""What `maskrl bench scale` and `pieces` compute from what they time. How long anything takes is asserted nowhere."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import Typed
+from maskrl.bench import scaling
+from maskrl.cost.operations import spaces_of, update_cost
+from maskrl.recipes.schema import Recipe
+from tiny_runs import tiny_rainbow, tiny_recipe
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def test_the_exponent_of_a_power_law():
+    values = [2, 4, 8, 16]
+    assert scaling.exponent(values, [3 * value**1.5 for value in values]) == pytest.approx(1.5)
+    assert scaling.exponent(values, [7.0] * 4) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("recipe", [tiny_recipe(), tiny_rainbow()], ids=["SAC", "Rainbow"])
+def test_sizes_are_varied_one_at_a_time(recipe: Recipe):
+    base, spaces = scaling.small(recipe), spaces_of(recipe)
+    plain, seen = scaling.varied(base, spaces, **scaling.BASE)
+    assert seen == replace(spaces, obs=(spaces.obs[0], 48, 48))
+    reference = update_cost(plain, seen)
+    for name, factor in {"clips": 2, "K": 2, "filters": 2, "decoder width": 2, "image size": 1.25}.items():
+        larger = update_cost(*scaling.varied(base, spaces, **scaling.BASE | {name: int(factor * scaling.BASE[name])}))
+        assert larger.flops > reference.flops
+        if name == "clips":  # the heads and the decoder have but one cost: by the clip
+            assert larger.objective["decoder"] == 2 * reference.objective["decoder"]
+            assert larger.phases["critic"] == reference.phases["critic"]
+
+
+def test_growth_is_timed_counted_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    figure = tmp_path / "growth.png"
+    monkeypatch.setattr(scaling, "GRID", {"clips": (2, 4), "K": (4, 8)})
+    result = scaling.bench_scale(replace(tiny_recipe(), threads=1), rounds=2, figure=figure, tell=silent)
+    clips, steps = result.values["growth"]
+    assert [(each["varied"], [point["value"] for point in each["points"]]) for each in (clips, steps)] == [
+        ("clips", [2, 4]),
+        ("K", [4, 8]),
+    ]
+    # 4 clips of 8 is the base, in both.
+    assert clips["points"][1] == steps["points"][1] | {"value": 4}
+    for growth in (clips, steps):
+        assert all(point["seconds"] > 0 for point in growth["points"])
+        assert 0 < growth["exponent_of_flop"] < 1.2
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert [file.name for file in tmp_path.iterdir()] == ["growth.png"]
+    assert "GFLOP" in result.text()
+    assert str(figure) in result.text()
+
+
+@pytest.mark.slow
+def test_typed_growth(typed: Typed, tmp_path: Path):
+    figure = tmp_path / "growth.png"
+    code, out, _ = typed("scale", "toy/reach", "--rounds", "1", "--figure", str(figure), "--json")
+    assert code == 0
+    value = json.loads(out)
+    assert [growth["varied"] for growth in value["growth"]] == list(scaling.GRID)
+    assert figure.exists()
+
+
+@pytest.mark.parametrize("recipe", [tiny_recipe(), tiny_rainbow()], ids=["SAC", "Rainbow"])
+def test_pieces_are_timed_in_turns_and_compared_with_the_largest(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
+    built: list[int] = []
+
+    class Clock(scaling.Learner):  # instead of seconds, which are noise: half of the size of the pieces
+        def seconds(self, updates: int | None = None) -> float:
+            super().seconds(updates)
+            size = self.recipe.agent.micro_batch
+            assert size is not None
+            built.extend([size] * (updates is None))
+            return size / 2
+
+    monkeypatch.setattr(scaling, "Learner", Clock)
+    pieces = scaling.bench_pieces(replace(recipe, threads=1), [4, 2], rounds=2, tell=silent).values["pieces"]
+    assert built == [2, 4, 2, 4]
+    assert [(each["micro_batch"], each["seconds"].median, each["speed"].median) for each in pieces] == [
+        (2, 1.0, 2.0),
+        (4, 2.0, 1.0),
+    ]
+
+
+def test_typed_pieces(typed: Typed):
+    words = ("pieces", "toy/reach", "--sizes", "16,32", "--rounds", "1")
+    code, out, _ = typed(*words)
+    assert code == 0
+    assert re.search(r"by that of 32, in the same round\.\nThe fastest here: agent\.micro_batch=(16|32)\.", out)
+    code, out, _ = typed(*words, "--json")
+    assert [row["micro_batch"] for row in json.loads(out)["pieces"]] == [16, 32]

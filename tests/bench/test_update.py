@@ -1,0 +1,256 @@
+"""What `maskrl bench update` computes from what it times. How long anything takes is asserted nowhere."""
+
+import json
+import mmap
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from builders import tiny_mlr
+from conftest import Typed
+from maskrl.bench.ceiling import PIECES, Layer, best_layers, ceiling, layers_of
+from maskrl.bench.noise import noise_replay
+from maskrl.bench.parts import PHASES, Wrap, watched
+from maskrl.bench.update import bench_update, peak_bytes, resident, updates_in_a_round
+from maskrl.clock import Stopwatch
+from maskrl.cost.operations import spaces_of, update_cost
+from maskrl.recipes.schema import Recipe
+from tiny_runs import tiny_rainbow, tiny_recipe
+
+CPU = torch.device("cpu")
+SMALL = ["agent.batch_size=8", "agent.hidden=16", "agent.encoder.filters=4", "agent.auxiliary.clips=2"]
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def built(recipe: Recipe) -> Any:
+    return recipe.agent.build(spaces_of(recipe), recipe.objective, CPU)
+
+
+# ── The ceiling ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def layer(*, is_convolution: bool) -> Layer:
+    return Layer("one", is_convolution, 1000, partial(torch.zeros, 1))
+
+
+def test_the_ceiling_adds_up_the_seconds_of_both_kinds_of_layers():
+    """3 GFLOP at 3 GFLOP/s and 1 GFLOP at 1 GFLOP/s are 4 GFLOP in 2 seconds."""
+    cost = replace(update_cost(tiny_recipe()), phases={"critic": 4e9}, convolutions=3e9)
+    layers = [layer(is_convolution=True), layer(is_convolution=False)]
+    assert ceiling(cost, layers, [3e9, 1e9]) == pytest.approx(2e9)
+
+
+def test_the_layers_of_an_agent():
+    """Four convolutions on 24 × 24, each in batches of four sizes, with the FLOP of their places; no product twice."""
+    agent = built(tiny_recipe())
+    layers = list(layers_of(agent, spaces_of(tiny_recipe()).obs, CPU))
+    convolutions = [layer for layer in layers if layer.is_convolution]
+    places = [11, 9, 7, 5]
+    weights = [4 * channels * 3 * 3 for channels in (9, 4, 4, 4)]
+    assert [layer.flops for layer in convolutions] == [
+        2 * batch * side**2 * weight for side, weight in zip(places, weights, strict=True) for batch in PIECES
+    ]
+    assert convolutions[0].name == "convolution 9 → 4 of 3 × 3, stride 2"
+    products = {layer.name: layer.flops for layer in layers if not layer.is_convolution}
+    assert products["product 100 → 10"] == 2 * 512 * 100 * 10  # the encoder's
+    assert "product 16 → 16" in products  # the actor's and the critic's
+    assert "product 10 → 20" in products  # the decoder's
+    assert len(products) == len(layers) - len(convolutions)
+
+
+def test_an_agent_without_an_objective_has_products_all_the_same():
+    """Those of noisy layers. The best of both kinds are found, and their rates are within reason."""
+    recipe = tiny_rainbow(mlr=False)
+    best = best_layers(built(recipe), spaces_of(recipe).obs, CPU)
+    assert {layer.is_convolution for layer in best} == {True, False}
+    assert all(1e5 < layer.rate(CPU) < 1e15 for layer in best)
+
+
+@pytest.mark.parametrize(
+    ("flops", "turn", "times"),
+    [(3.6e12, 1, 1), (3.6e12, 2, 2), (12.7e9, 1, 4), (3.9e9, 2, 10), (1e6, 1, 5), (25e9, 1, 2)],
+)
+def test_small_updates_are_measured_some_turns_at_a_time(flops: float, turn: int, times: int):
+    assert updates_in_a_round(flops, turn) == times
+
+
+# ── Timing from outside ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Sleeper:
+    def outer(self) -> str:
+        time.sleep(0.06)
+        return f"slept, {self.inner()}"
+
+    def inner(self) -> str:
+        time.sleep(0.03)
+        return "and slept"
+
+
+def test_wrapped_functions_do_the_same_and_inner_parts_are_not_counted_twice():
+    watch, sleeper = Stopwatch(), Sleeper()
+    with Wrap(watch) as wrap:
+        wrap(sleeper, ["outer", "there is no such function"], "outer")
+        wrap(sleeper, ["inner"], "inner")
+        start = time.perf_counter()
+        assert sleeper.outer() == "slept, and slept"
+        whole = time.perf_counter() - start
+    assert watch.seconds["outer"] >= 0.06
+    assert watch.seconds["inner"] >= 0.03
+    assert watch.seconds["outer"] + watch.seconds["inner"] <= whole
+    assert not vars(sleeper)
+
+
+def test_methods_of_a_class_are_put_back():
+    before, watch = vars(Sleeper)["inner"], Stopwatch()
+    with Wrap(watch) as wrap:
+        wrap(Sleeper, ["inner"], "inner")
+        assert Sleeper().inner() == "and slept"
+    assert vars(Sleeper)["inner"] is before
+    assert watch.seconds["inner"] >= 0.03
+
+
+@pytest.mark.parametrize(
+    "recipe", [tiny_recipe(), tiny_rainbow(), tiny_recipe(mlr=False)], ids=lambda r: f"{r.name} {r.method}"
+)
+def test_the_phases_of_an_update_are_told_apart_and_nothing_stays_wrapped(recipe: Recipe):
+    agent, replay = built(recipe), noise_replay(recipe, spaces_of(recipe))
+    kept, before = agent.watch, {name: set(vars(getattr(agent, name))) for name in ("augment", "target_encoder")}
+    start = time.perf_counter()
+    with watched(agent, replay) as watch:
+        agent.update(replay)
+    whole = time.perf_counter() - start
+    expected = set(PHASES) - ({"actor"} if recipe.agent.kind == "rainbow" else set())
+    expected -= {"objective"} if recipe.objective is None else set()
+    assert {part for part, seconds in watch.seconds.items() if seconds > 0} == expected
+    assert 0.5 * whole < sum(watch.seconds.values()) <= whole
+    assert agent.watch is kept
+    assert not {"draw", "transitions", "clips", "reprioritise"} & set(vars(replay))
+    assert {name: set(vars(getattr(agent, name))) for name in before} == before
+
+
+# ── An update ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("recipe", [tiny_recipe(threads=1), tiny_rainbow(threads=1)], ids=lambda recipe: recipe.name)
+def test_one_round_of_an_update_adds_up(recipe: Recipe):
+    told: list[str] = []
+    result = bench_update(recipe, rounds=1, tell=told.append)
+    values, cost = result.values, update_cost(recipe)
+    seconds, rate = values["seconds_per_update"].median, values["flop_per_second"].median
+    assert set(values["seconds_by_phase"]) == {*PHASES, "other"}
+    assert sum(values["seconds_by_phase"].values()) == pytest.approx(seconds)
+    assert min(values["seconds_by_phase"].values()) >= 0  # "other" is a difference
+    assert sum(values["share_by_phase"].values()) == pytest.approx(1)
+    assert (values["flop_per_update"], values["flop_by_phase"]) == (cost.flops, dict(cost.phases))
+    assert rate == pytest.approx(cost.flops / seconds)
+    assert values["utilisation"].median == pytest.approx(rate / values["ceiling_flop_per_second"].median)
+    assert values["speed_up"].median == pytest.approx(values["plain_seconds_per_update"].median / seconds)
+    assert values["peak_bytes_above_replay"] is None or values["peak_bytes_above_replay"] >= 0
+    assert values["note"] is None
+    assert any("Round 1 of 1" in text for text in told)
+    assert json.loads(result.json())["utilisation"]["median"] == values["utilisation"].median
+
+
+def test_the_kernels_of_an_update_are_named_when_asked_for():
+    """A mean over whole turns: with `every=2` a decoder's products are in half of the updates."""
+    recipe = tiny_recipe(threads=1)
+    assert recipe.agent.kind == "sac"
+    assert recipe.objective is not None
+    recipe = replace(recipe, objective=replace(recipe.objective, every=2))
+    kernels = bench_update(recipe, rounds=1, plain=False, kernels=True, tell=silent).values["kernels"]
+    assert [kernel["seconds"] for kernel in kernels] == sorted((k["seconds"] for k in kernels), reverse=True)
+    assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1)
+    calls = {kernel["name"]: kernel["calls"] for kernel in kernels}
+    # Adam's steps: the critic's in each update, the actor's in half (`actor_every=2`), the objective's in half.
+    assert calls["aten::_fused_adam_"] == 2
+
+
+def test_a_variant_without_a_plain_version_says_so():
+    recipe = tiny_recipe(objective=tiny_mlr(decoder_width=6), threads=1)
+    values = bench_update(recipe, rounds=1, tell=silent).values
+    assert (values["plain_seconds_per_update"], values["speed_up"]) == (None, None)
+    assert values["note"] == "not written for this variant of the objective"
+
+
+def test_the_replay_of_noise_has_whole_episodes():
+    recipe = tiny_recipe()
+    replay = noise_replay(recipe, spaces_of(recipe), transitions=60, decisions=20)
+    assert len(replay) == 60
+    batch = replay.transitions(replay.spread(60), discount=1.0)
+    assert (batch.discounts == 1).all()  # cut off, not over
+    assert len(np.unique(batch.obs.numpy())) == 256
+    assert len(np.unique(batch.next_obs.numpy(), axis=0)) == 60  # no two alike
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell")
+def test_the_peak_is_that_of_the_call():
+    def take(size: int) -> None:
+        with mmap.mmap(-1, size) as block:  # from the system itself: the C library may keep what it has
+            block.write(bytes(size))
+
+    large, small = 200_000_000, 20_000_000
+    take(large)
+    assert resident("VmHWM") > large
+    assert 0.9 * small < (peak_bytes(lambda: take(small), CPU) or 0) < large / 2  # what came before is forgotten
+
+
+def test_typed_an_update_prints_a_table_or_an_object(typed: Typed):
+    code, out, err = typed("update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain", "--json")
+    assert code == 0
+    value = json.loads(out)
+    assert (value["recipe"], value["method"], value["rounds"], value["threads"]) == ("toy/reach", "mlr", 1, 1)
+    assert (value["speed_up"], value["note"]) == (None, "not asked for")
+    assert "Round 1 of 1" in err
+    code, out, err = typed("update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain")
+    assert code == 0
+    for word in (
+        "utilisation",
+        "GFLOP/s",
+        "momentum",
+        "optimizer",
+        "not asked for",
+        "Medians",
+    ):
+        assert word in out
+    assert "speed up" not in out
+    assert "kernel" not in out
+
+
+def test_typed_kernels_follow_the_phases(typed: Typed):
+    words = ["update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain", "--kernels"]
+    code, out, _ = typed(*words)
+    assert code == 0
+    table = next(block for block in out.split("\n\n") if block.startswith("name ")).splitlines()
+    assert table[0].split() == ["name", "calls", "seconds", "share"]
+    shares = [float(line.split("%")[0].split()[-1]) for line in table[1:]]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] >= 1
+    assert sum(shares) < 100
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["update", "toy/raech"], "did you mean toy/reach"),
+        (["update", "toy/reach", "agent.hiden=3"], "did you mean hidden"),
+        (["scale", "toy/reach", "objective=none"], "no objective"),
+        (["pieces", "toy/reach", "--sizes", "0,4"], "the least is 1"),
+        (["scale", "toy/reach", "--figure", "growth.svg"], ".png"),
+        (["scale", "toy/reach", "--figure", "nowhere/growth.png"], "folder that exists"),
+    ],
+    ids=lambda words: " ".join(words[:3]) if isinstance(words, list) else None,
+)
+def test_what_cannot_be_measured_is_refused(typed: Typed, words: list[str], expected: str):
+    code, _, err = typed(*words)
+    assert code == 2
+    assert expected in err
