@@ -6,16 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maskrl.analysis.scores import (
-    RunScores,
-    Scores,
-    ScoresError,
-    method_of,
-    protocol_difference,
-    protocol_hash,
-    protocol_of,
-    scale,
-)
+from maskrl.analysis.protocol import method_of, protocol_difference, protocol_hash, protocol_of
+from maskrl.analysis.reading import RunScores
+from maskrl.analysis.scores import Scores, ScoresError, scale
 from maskrl.recipes import find, resolve
 from maskrl.recipes.schema import Recipe, as_json, with_overrides
 
@@ -194,7 +187,6 @@ def test_runs_of_a_changed_method_are_no_seeds_of_the_method(tmp_path: Path) -> 
     write_run(tmp_path / "a", toy(1), {3000: 1})
     write_run(tmp_path / "b", toy(2, "mlr", "objective.mask.ratio=0.3"), {3000: 2})
     assert Scores.read(tmp_path).methods == ["mlr", "mlr objective.mask.ratio=0.3"]
-    assert Scores.read(tmp_path, label=lambda recipe: f"K={recipe.seed}").methods == ["K=1", "K=2"]
 
 
 # ── CSV ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@ import pytest
 
 from maskrl import recipes
 from maskrl.analysis import statistics
-from maskrl.analysis.scores import RunScores, Scores
+from maskrl.analysis.reading import RunScores
+from maskrl.analysis.scores import Scores
 from maskrl.cli import main
 from maskrl.recipes.published import published
 from maskrl.report import plots

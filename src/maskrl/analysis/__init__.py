@@ -8,7 +8,9 @@ statistics.estimate_all(final.matrix("mlr", final.tasks))
 """
 
 from maskrl.analysis import statistics
-from maskrl.analysis.scores import RunScores, Scores, ScoresError, protocol_hash, protocol_of
+from maskrl.analysis.protocol import protocol_hash, protocol_of
+from maskrl.analysis.reading import RunScores
+from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.analysis.verdict import Verdict, Verdicts, against_paper, versus
 
 __all__ = [

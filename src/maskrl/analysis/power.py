@@ -63,9 +63,8 @@ def t_beyond(t: float, freedom: float, centre: float) -> float:
 
     The integral over log s, by the trapezoidal rule: smooth and 0 at both ends, so that the rule is good to nine digits.
     """
-    width = 12 / math.sqrt(
-        2 * freedom
-    )  # log s has a standard deviation of about 1 / √(2 · freedom), and a tail to the left
+    # log s has a standard deviation of about 1 / √(2 · freedom), and a tail to the left.
+    width = 12 / math.sqrt(2 * freedom)
     u = np.linspace(-max(width, 40 / freedom), width, 2001)
     log_density = freedom * (u - np.exp(2 * u) / 2)
     density = np.exp(log_density - log_density.max())

@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maskrl import recipes
-from maskrl.analysis.scores import (
-    LARGEST,
-    RunScores,
-    Scores,
-    method_of,
-    protocol_difference,
-    protocol_of,
-    run_folders,
-)
+from maskrl.analysis.protocol import method_of, protocol_difference, protocol_of
+from maskrl.analysis.reading import LARGEST, RunScores, run_folders
+from maskrl.analysis.scores import Scores
 from maskrl.recipes.published import PublishedScore, Unit, published
 from maskrl.recipes.schema import Recipe, as_override
 from maskrl.report.tables import key_of

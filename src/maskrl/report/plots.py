@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from maskrl import recipes
 from maskrl.analysis import statistics
-from maskrl.analysis.scores import Protocol, RunScores, Scores, ScoresError, protocol_difference, protocol_of, scale
+from maskrl.analysis.protocol import Protocol, protocol_difference, protocol_of
+from maskrl.analysis.reading import RunScores
+from maskrl.analysis.scores import Scores, ScoresError, scale
 from maskrl.analysis.statistics import Estimate
 from maskrl.envs.base import require_extra
 from maskrl.recipes.published import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from maskrl import recipes
-from maskrl.analysis.scores import method_of, protocol_hash
+from maskrl.analysis.protocol import method_of, protocol_hash
 from maskrl.analysis.statistics import Summary
 from maskrl.recipes.ablations import STUDIES, Study
 from maskrl.recipes.published import (

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from maskrl.analysis import statistics
-from maskrl.analysis.scores import Scores, protocol_hash
+from maskrl.analysis.protocol import protocol_hash
+from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import CONFIDENCE, Array, Estimate, Summary, holm
 from maskrl.analysis.verdict import Verdict, Verdicts, against_paper, versus
 from maskrl.recipes.published import PublishedScore, published
