@@ -17,10 +17,11 @@ from maskrl.envs import ToyControl
 from maskrl.recipes import resolve
 from maskrl.recipes.schema import Recipe, with_overrides
 from maskrl.report import Against, report
+from maskrl.report.curves import mean_curve, thinned
 from maskrl.report.document import Lines, Report, Section
-from maskrl.report.gather import LITE, all_facts, run_facts
+from maskrl.report.facts import all_facts, run_facts
+from maskrl.report.groups import LITE
 from maskrl.report.page import render, script_json
-from maskrl.report.sections import mean_curve, thinned
 from maskrl.report.tables import Table
 from tiny_runs import tiny_recipe, trained
 from written import VERSIONS, write_run

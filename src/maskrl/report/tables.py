@@ -7,11 +7,15 @@ sorts by the first of them. Every text may come from a stranger's folder, so eve
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+from numpy.typing import ArrayLike
+
+from maskrl.analysis.statistics import Estimate, Summary
+from maskrl.analysis.verdict import digits_for
 from maskrl.runs.directory import write_whole
 
 # What a cell means, for its colour and sign on the page.
@@ -63,6 +67,29 @@ class Table:
         return (*self.rows, *self.summary)
 
 
+NOTHING = Cell("–")
+
+T = TypeVar("T")
+Field = tuple[Column, Callable[[T], Cell]]  # a heading, and how it makes the cell of an item
+
+
+def tabulated(
+    key: str,
+    title: str,
+    fields: Sequence[Field[T]],
+    items: Iterable[T],
+    notes: Sequence[str] = (),
+    summary: Iterable[T] = (),
+) -> Table:
+    """A row for every item, a column for every field."""
+
+    def rows(of: Iterable[T]) -> tuple[tuple[Cell, ...], ...]:
+        return tuple(tuple(make(item) for _, make in fields) for item in of)
+
+    columns = tuple(column for column, _ in fields)
+    return Table(key, title, columns, rows(items), tuple(notes), rows(summary))
+
+
 def words(text: str, *, note: str = "", mark: Mark = "", strong: bool = False) -> Cell:
     """A cell without numbers."""
     return Cell(text, note=note, mark=mark, strong=strong)
@@ -78,7 +105,7 @@ def shown(value: float | None, digits: int | None = None, *, sign: bool = False)
     if value is None or not math.isfinite(value):
         return "–"
     if digits is None:
-        digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3
+        digits = digits_for(abs(value))
     return f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
 
 
@@ -87,9 +114,27 @@ def spread(mean: float, std: float | None, digits: int | None = None) -> str:
     if std is None or not math.isfinite(std):
         return shown(mean, digits)
     if digits is None:
-        size = max(abs(mean), std)
-        digits = 0 if size >= 100 else 1 if size >= 10 else 3
+        digits = digits_for(max(abs(mean), std))
     return f"{shown(mean, digits)} ± {shown(std, digits)}"
+
+
+def summary_cell(values: ArrayLike) -> Cell:
+    """Mean and standard deviation of runs, and how many they are."""
+    mean, std, runs = Summary.of(values)
+    return Cell(f"{spread(mean, std)} ({runs})", (mean, None if math.isnan(std) else std, runs))
+
+
+def estimate_cell(estimate: Estimate | None) -> Cell:
+    """A number with its interval, if it has one."""
+    if estimate is None:
+        return NOTHING
+    value, low, high = (float(part) for part in estimate)
+    text = shown(value, 3) if math.isnan(low) else f"{shown(value, 3)} ({shown(low, 3)} to {shown(high, 3)})"
+    return Cell(text, (value, low, high))
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 # ── Markdown ──────────────────────────────────────────────────────────────────────────────────────────────────────────
