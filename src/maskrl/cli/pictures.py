@@ -11,7 +11,7 @@ from maskrl.cli.words import Profile, ProfileOption, Refusal, count, refusing, r
 
 if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
-    from maskrl.report.masks import Footage
+    from maskrl.report.film import Footage
     from maskrl.runs.directory import Run
 
 Film = Literal["agent", "replay", "random"]
@@ -126,20 +126,20 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
 def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) -> "Footage":
     """A clip of the run's agent if there is one and nothing else was asked for."""
-    from maskrl.report import masks as explorer
+    from maskrl.report import film as camera
 
     if run is None:
         if film not in (None, "random"):
             raise Refusal(f"--film {film} needs a run: name its directory instead of a recipe.")
-        return explorer.film_random(recipe, start=start)
+        return camera.film_random(recipe, start=start)
     state = None if film == "random" else run.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
     if state is None:
         if film in ("agent", "replay"):
             raise Refusal(f"{run.path} has no checkpoint yet. Use --film random, or continue the run.")
-        return explorer.film_random(recipe, start=start)
+        return camera.film_random(recipe, start=start)
     if film == "replay":
-        return explorer.film_replay(run, recipe, state)
-    return explorer.film_agent(run, recipe, state, start=start)
+        return camera.film_replay(run, recipe, state)
+    return camera.film_agent(run, recipe, state, start=start)
 
 
 def plot(
