@@ -1,11 +1,9 @@
 """The scores of many runs: chosen, normalised, and told apart by what must agree for them to be comparable."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +11,12 @@ from numpy.typing import NDArray
 from maskrl.analysis.protocol import own_protocol, protocol_difference
 from maskrl.analysis.reading import RunScores, read_csv, read_folder
 from maskrl.envs import ToyArcade, ToyControl
-from maskrl.recipes.published import Unit, players
+from maskrl.recipes.published import players
 from maskrl.recipes.schema import as_override
 
 
 class ScoresError(Exception):
     """Scores that do not allow what was asked of them; the message says why."""
-
-
-class Row(NamedTuple):
-    """One line of the tidy table."""
-
-    method: str
-    task: str
-    seed: int
-    unit: Unit
-    at: int
-    score: float
 
 
 @dataclass(frozen=True)
@@ -55,19 +42,6 @@ class Scores:
             problems += wrong
         kept, repeated = _without_repeats(runs)
         return cls(tuple(kept), (*problems, *repeated))
-
-    def rows(self) -> list[Row]:
-        """The tidy table: one row per run and evaluation."""
-        return [Row(r.method, r.task, r.seed, r.unit, at, score) for r in self.runs for at, score in r.curve]
-
-    def write_csv(self, path: Path) -> None:
-        """What `read` reads. The protocol is not in it, but for the task and the budget."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["method", "task", "seed", "frames", "decisions", "score"])
-            for row in self.rows():
-                times = [row.at if row.unit == unit else "" for unit in get_args(Unit)]
-                writer.writerow([row.method, row.task, row.seed, *times, row.score])
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,10 +15,11 @@ from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.analysis.verdict import Verdict, Verdicts
 from maskrl.report.ablations import ablations
 from maskrl.report.aggregates import over_tasks
+from maskrl.report.cases import cases
 from maskrl.report.curves import MOST_POINTS, curves
 from maskrl.report.document import Line, Lines, Report, Section
 from maskrl.report.facts import RunFacts, all_facts
-from maskrl.report.groups import IN_THE_PAPER, Group, grouped, in_order, settings
+from maskrl.report.groups import IN_THE_PAPER, Group, grouped, in_order
 from maskrl.report.inventory import gaps, versions, what_was_run
 from maskrl.report.paper import published_report
 from maskrl.report.probes import representation
@@ -94,22 +95,19 @@ def _runs_report(found: _Found, *, papers: bool, at: int | None, mixed: bool) ->
     for group in groups:
         with_paper, with_baseline = comparisons(group, papers=papers)
         headline.append(_headline(group, with_paper, with_baseline, papers=papers))
-        aggregates, profiles = over_tasks(group)
-        body += [
-            aggregates,
-            task_by_task(group, with_paper, with_baseline, papers=papers),
-            curves(group, papers=papers, most=most),
-            profiles,
-            negative(group, with_baseline),
-        ]
+        numbers = over_tasks(group)
+        body += numbers[:1]
+        body.append(task_by_task(group, with_paper, with_baseline, papers=papers))
+        body.append(curves(group, papers=papers, most=most))
+        body += [*numbers[1:], negative(group, with_baseline)]
         problems += group.final.normalised().problems
         problems += [line for verdicts in (*with_paper.values(), *with_baseline.values()) for line in verdicts.problems]
     problems = list(dict.fromkeys(problems))
-    names = settings(facts)
+    found_cases = cases(facts)
     body += [
         ablations(groups, papers=papers),
-        representation(facts, names, papers=papers),
-        timing(facts, names, papers=papers),
+        representation(found_cases, papers=papers),
+        timing(found_cases, papers=papers),
         versions(facts),
         gaps(groups, facts, problems),
     ]

@@ -30,14 +30,12 @@ def compared_tasks(final: Scores) -> tuple[list[str], list[str]]:
     return sorted(common), in_order(method for method, tasks in has.items() if common and common <= tasks)
 
 
-def over_tasks(group: Group) -> tuple[Section, Section] | tuple[None, None]:
-    """The aggregates and the profiles of a group, if it has scores that can be normalised."""
+def over_tasks(group: Group) -> list[Section]:
+    """The aggregates and the profiles of a group; nothing without scores that can be normalised."""
     final = group.final.normalised()
     tasks, methods = compared_tasks(final)
     matrices = {method: final.matrix(method, tasks, mixed=group.mixed) for method in methods}
-    if not matrices:
-        return None, None
-    return _aggregates(group, final, tasks, matrices), _profiles(group, tasks, matrices)
+    return [_aggregates(group, final, tasks, matrices), _profiles(group, tasks, matrices)] if matrices else []
 
 
 def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from maskrl.report.facts import RunFacts
-from maskrl.report.groups import order_of
+from maskrl.report.groups import order_of, protocol_names
 
 
 class Case(NamedTuple):
@@ -21,9 +21,12 @@ class Case(NamedTuple):
         return f"{self.task}, {self.setting.partition(' · ')[2]}"
 
 
-def cases(facts: Sequence[RunFacts], settings: Mapping[str, str]) -> dict[Case, list[RunFacts]]:
+Cases = Mapping[Case, Sequence[RunFacts]]
+
+
+def cases(facts: Sequence[RunFacts]) -> Cases:
     """The runs of each, in order. Runs of different protocols are never averaged here, mixed or not."""
-    found: dict[Case, list[RunFacts]] = defaultdict(list)
+    names, found = protocol_names(facts), defaultdict[Case, list[RunFacts]](list)
     for fact in facts:
-        found[Case(fact.task, settings[fact.source], fact.method)].append(fact)
+        found[Case(fact.task, names[fact.source], fact.method)].append(fact)
     return dict(sorted(found.items(), key=lambda item: (item[0].task, item[0].setting, order_of(item[0].method))))

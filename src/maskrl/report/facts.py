@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from maskrl.analysis.protocol import method_of, protocol_of, task_of, unit_of
 from maskrl.analysis.reading import LARGEST, RunScores, run_folders
 from maskrl.recipes.published import Unit
 from maskrl.recipes.schema import Recipe
-from maskrl.runs.directory import Run, RunError
+from maskrl.runs.directory import Run, RunError, is_locked
 
 Life = Literal["done", "running", "interrupted", "failed", "not begun"]
 
@@ -120,24 +119,10 @@ def _last_clock(folder: Path) -> dict[str, Any]:
 
 
 def _life(run: Run) -> Life:
-    """The status; of a run that says it is running, whether the process that trains it is still there."""
-    if run.status != "running":
-        return "not begun" if run.status == "new" else run.status
-    try:
-        owner = (run.path / "lock").read_text(errors="replace")[:200].split()
-    except OSError:
-        return "interrupted"
-    if len(owner) < 4 or owner[0] != "process" or not owner[1].isdecimal():
-        return "interrupted"
-    if owner[3] != socket.gethostname():
-        return "running"  # or not: another machine's processes cannot be seen from here
-    try:
-        os.kill(int(owner[1]), 0)
-    except ProcessLookupError:
-        return "interrupted"
-    except (OSError, OverflowError):
-        return "running"
-    return "running"
+    """The status; of a run that says it is running, whether a process holds its lock."""
+    if run.status == "running":
+        return "running" if is_locked(run.path) else "interrupted"
+    return "not begun" if run.status == "new" else run.status
 
 
 def _json_object(path: Path) -> dict[str, Any]:

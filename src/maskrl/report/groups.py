@@ -136,7 +136,7 @@ def _plain_name(part: Scores) -> str:
     return " · ".join(words)
 
 
-def settings(facts: Iterable[RunFacts]) -> dict[str, str]:
+def protocol_names(facts: Iterable[RunFacts]) -> dict[str, str]:
     """The source of every run → the name of those whose protocol it has, with a score or without."""
     parts = Scores(tuple(fact.without_scores for fact in facts)).groups()
     names = [_name(part, parts) for part in parts]

@@ -23,6 +23,7 @@ from maskrl.report.document import Chart
 from maskrl.report.figures import GREY, INCHES, Figures, Format, Style, Width, styles
 from maskrl.report.groups import Group, grouped, short
 from maskrl.report.paper import estimates, methods_of, published_report, spread_row
+from maskrl.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,13 +75,9 @@ def _draw_group(figures: Figures, name: str, group: Group, against_paper: bool) 
     remark = "paper, not comparable" if group.not_the_papers else "paper"
     _intervals(figures, f"tasks-{name}", _task_panels(group, cells, remark))
     aggregates, profiles = over_tasks(group)
-    assert aggregates is not None
-    assert profiles is not None
-    chart, _, *improvement = aggregates.blocks
-    assert isinstance(chart, Chart)
-    _intervals(figures, f"aggregates-{name}", _with_papers(chart.data["panels"], cells, remark))
-    _profile(figures, f"profiles-{name}", profiles.blocks[0])
-    for table in improvement:
+    _intervals(figures, f"aggregates-{name}", _with_papers(aggregates.charts[0].data["panels"], cells, remark))
+    _profile(figures, f"profiles-{name}", profiles.charts[0])
+    for table in aggregates.tables[1:]:
         _improvement(figures, f"improvement-{name}", table)
     _efficiency(figures, f"efficiency-{name}", group, tasks, methods)
 
@@ -160,8 +157,7 @@ def _curves(figures: Figures, name: str, group: Group, *, asked: bool) -> None:
 
     Beside runs with another protocol than the paper's, bands are drawn only if asked for, and in grey.
     """
-    chart = curves(group, papers=asked or not group.not_the_papers, most=10**9).blocks[0]
-    assert isinstance(chart, Chart)
+    (chart,) = curves(group, papers=asked or not group.not_the_papers, most=10**9).charts
     panels, looks = chart.data["panels"], styles(group.methods)
     across = {"single": 3 if len(panels) > 12 else 2, "double": 5 if len(panels) > 12 else 3}[figures.width]
     height = min(1.75, 0.8 * figures.inches / min(across, len(panels)))
@@ -244,7 +240,7 @@ def _interval(axes: "Axes", row: Row, place: float, colour: str) -> None:
         point.set(marker="o", markersize=4, markeredgewidth=1.2, markerfacecolor="white")
 
 
-def _profile(figures: Figures, name: str, chart: Any) -> None:
+def _profile(figures: Figures, name: str, chart: Chart) -> None:
     """The share of runs, over all tasks, that score above each threshold."""
     looks = styles(line["name"] for line in chart.data["methods"])
     with figures.panels(name, [""], 1, 0.7 * INCHES["single"]) as drawn:
@@ -257,7 +253,7 @@ def _profile(figures: Figures, name: str, chart: Any) -> None:
         axes.set_ylabel("share above τ")
 
 
-def _improvement(figures: Figures, name: str, table: Any) -> None:
+def _improvement(figures: Figures, name: str, table: Table) -> None:
     """How probable it is that a run of one method beats one of another, on a task drawn at random."""
     rows = [estimate_row(f"{x.text} > {y.text}", Estimate(*map(np.asarray, cell.numbers))) for x, y, cell in table.rows]
     _intervals(figures, name, [{"title": "Probability of improvement", "rows": rows, "is_chance": True}])

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from maskrl.recipes.published import representation_cosines
-from maskrl.report.cases import Case, cases
+from maskrl.report.cases import Case, Cases
 from maskrl.report.curves import method_lines
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.facts import RunFacts, is_number
@@ -21,9 +21,10 @@ PROBES = {
 }
 
 
-def representation(facts: Sequence[RunFacts], settings: Mapping[str, str], *, papers: bool) -> Section | None:
-    """The section on probes. `settings`: the source of a run → the name of its protocol."""
-    found = cases([fact for fact in facts if fact.probes], settings)
+def representation(runs: Cases, *, papers: bool) -> Section | None:
+    """The section on probes."""
+    probed = {case: [fact for fact in facts if fact.probes] for case, facts in runs.items()}
+    found = {case: facts for case, facts in probed.items() if facts}
     if not found:
         return None
     told = (
@@ -36,7 +37,7 @@ def representation(facts: Sequence[RunFacts], settings: Mapping[str, str], *, pa
     return Section("representation", "What the encoders learned", told, blocks)
 
 
-def _probes_table(found: Mapping[Case, Sequence[RunFacts]], *, papers: bool) -> Table:
+def _probes_table(found: Cases, *, papers: bool) -> Table:
     last = {case: [_last_probe(fact) for fact in facts] for case, facts in found.items()}
     printed = {(m.lower(), task): cosine for (m, task), cosine in representation_cosines().items()} if papers else {}
 
@@ -79,7 +80,7 @@ def _last_probe(fact: RunFacts) -> dict[str, float]:
     return found
 
 
-def _cosine_curves(found: Mapping[Case, Sequence[RunFacts]]) -> Iterator[Chart]:
+def _cosine_curves(found: Cases) -> Iterator[Chart]:
     """The encoder's cosine over training, where it was measured more than once; a panel for each task and protocol."""
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for case, facts in found.items():

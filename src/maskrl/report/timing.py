@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from maskrl.recipes.published import training_hours
-from maskrl.report.cases import Case, cases
+from maskrl.report.cases import Case, Cases
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import order_of
@@ -17,12 +17,13 @@ from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, ta
 MOST_BARS = 16
 
 
-def timing(facts: Sequence[RunFacts], settings: Mapping[str, str], *, papers: bool) -> Section | None:
-    """The section on time. `settings`: the source of a run → the name of its protocol."""
-    found = cases([fact for fact in facts if fact.seconds > 0], settings)
+def timing(runs: Cases, *, papers: bool) -> Section | None:
+    """The section on time."""
+    timed = {case: [fact for fact in facts if fact.seconds > 0] for case, facts in runs.items()}
+    found = {case: facts for case, facts in timed.items() if facts}
     if not found:
         return None
-    parts = list(dict.fromkeys(part for fact in facts if fact.seconds > 0 for part in fact.timing))
+    parts = list(dict.fromkeys(part for facts in found.values() for fact in facts for part in fact.timing))
     told = [
         "Seconds of training over all sittings, evaluations included. They depend on the machine and what else it does."
     ]
@@ -31,7 +32,7 @@ def timing(facts: Sequence[RunFacts], settings: Mapping[str, str], *, papers: bo
     return Section("time", "Time", (*told, *(_papers_hours(suites) if papers else [])), blocks)
 
 
-def _table(found: Mapping[Case, Sequence[RunFacts]], parts: Sequence[str]) -> Table:
+def _table(found: Cases, parts: Sequence[str]) -> Table:
     finished = {case: [fact for fact in facts if fact.finished] for case, facts in found.items()}
     seconds = {case: _mean_seconds(facts, parts) for case, facts in found.items()}
 
@@ -72,7 +73,7 @@ def _share_cell(seconds: Mapping[str, float], part: str) -> Cell:
     return Cell(f"{seconds[part] / total:.0%}", (seconds[part] / total,)) if total else NOTHING
 
 
-def _bars(found: Mapping[Case, Sequence[RunFacts]], parts: Sequence[str]) -> list[Chart]:
+def _bars(found: Cases, parts: Sequence[str]) -> list[Chart]:
     """Where the time of finished runs went; one bar for all tasks of a method and protocol if there are too many."""
     bars = dict[Case, list[float]]()
     for case, facts in found.items():
