@@ -72,9 +72,6 @@ def score_or_nan(value: Any) -> float:
     return score if abs(score) <= LARGEST else math.nan
 
 
-# ── Run directories ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def run_folders(path: Path) -> list[Path]:
     """Every run directory in a folder, at any depth."""
     return sorted(file.parent for file in path.rglob("recipe.json"))
@@ -123,9 +120,6 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
         yield f"{run.name} ({run.source}) has no evaluation; its status is {status}. Left out."
     elif run.budget is not None and run.curve[-1][0] < run.budget:
         yield f"{run.name} ({run.source}) is at {run.curve[-1][0]} of {run.budget} {run.unit}; its status is {status}."
-
-
-# ── CSV files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Key(NamedTuple):

@@ -26,8 +26,6 @@ class Scores:
     runs: tuple[RunScores, ...]
     problems: tuple[str, ...] = ()
 
-    # ── reading and writing ───────────────────────────────────────────────────────────────────────────────────────
-
     @classmethod
     def read(cls, *paths: Path | str) -> "Scores":
         """Of run directories, folders of them at any depth, and CSV files."""
@@ -42,8 +40,6 @@ class Scores:
             problems += wrong
         kept, repeated = _without_repeats(runs)
         return cls(tuple(kept), (*problems, *repeated))
-
-    # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def methods(self) -> list[str]:
@@ -95,8 +91,6 @@ class Scores:
         runs = tuple(on_scale(run) for run in self.runs if scale(run.task))
         return Scores(runs, (*self.problems, *problems))
 
-    # ── numbers: of scores that have been taken at one time ───────────────────────────────────────────────────────
-
     def values(self, method: str, task: str) -> NDArray[np.float64]:
         """The score of every run of a method on a task, by seed."""
         mine = sorted((run for run in self.runs if (run.method, run.task) == (method, task)), key=lambda run: run.seed)
@@ -118,8 +112,6 @@ class Scores:
             raise ScoresError(f"{method} has no scores on {', '.join(missing) or 'no task'}.")
         runs = min(map(len, columns))
         return np.stack([column[:runs] for column in columns], axis=1)
-
-    # ── protocol ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def conflicts(self) -> list[str]:
         """Where runs differ in what must agree: values of the environment within a task, everything else within a suite."""

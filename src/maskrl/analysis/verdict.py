@@ -174,9 +174,6 @@ def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
     return effect_size(*sides)
 
 
-# ── One comparison ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class _Side:
     """A task: our runs, and what they are held against."""
@@ -263,9 +260,6 @@ def _times(scores: Scores) -> list[int]:
 
 def _part(scores: Scores, tasks: Sequence[str]) -> Scores:
     return scores.where(lambda run: run.task in tasks)
-
-
-# ── The paper's side ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def usable_summary(cell: PublishedScore | None) -> Summary | None:

@@ -1,7 +1,6 @@
 """The paper's ablations: its labels down, and across its numbers beside ours."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from maskrl.recipes.ablations import STUDIES, Study
 from maskrl.recipes.published import PublishedAggregate, published, published_aggregates, published_scores
 from maskrl.report.document import Section
 from maskrl.report.groups import Group, short
-from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, key_of, number, shown, tabulated, words
+from maskrl.report.tables import NOTHING, Cell, Column, Field, Mark, Table, key_of, number, shown, tabulated, words
 from maskrl.report.task_by_task import RUNS, our_cell, papers_cell
 
 Rows = Mapping[str, Mapping[str, str]]  # label of a row → task → what the method of its runs is called
@@ -20,7 +19,7 @@ Rows = Mapping[str, Mapping[str, str]]  # label of a row → task → what the m
 def ablations(groups: Sequence[Group], *, papers: bool) -> Section | None:
     """A table for each study of the paper of which there are rows besides the Baseline and MLR itself."""
     blocks = [
-        _OurTable(name, study, group, rows, papers).table()
+        _table(name, study, papers=papers, group=group, rows=rows)
         for group in groups
         if group.suite == "dmcontrol"
         for name, study in STUDIES.items()
@@ -36,7 +35,7 @@ def papers_ablations() -> Section:
         "The reference of these tables is MLR with 5 seeds; Table 1 has it with 10. Compare a row with the reference of its own "
         "table."
     )
-    tables = [_papers_table(name, study) for name, study in STUDIES.items() if study.table is not None]
+    tables = [_table(name, study, papers=True) for name, study in STUDIES.items() if study.table is not None]
     return Section("ablations", "Ablations", (told,), tuple(tables))
 
 
@@ -68,19 +67,49 @@ def _row_method(name: str, task: str, group: Group) -> str | None:
     return None
 
 
-# ── Tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-LABEL: Field[str] = (Column("row"), lambda label: words(label, strong=True))
-
-
-def _labels(study: Study) -> list[str]:
-    """In the paper's order."""
+def _table(name: str, study: Study, *, papers: bool, group: Group | None = None, rows: Rows | None = None) -> Table:
+    """The paper's labels down; across, our columns if there are runs, and the paper's after each of them if asked for."""
+    why, rows = group.not_the_papers if group else "", rows or {}
     printed = [cell.method for cell in published_scores() if cell.table == study.table]
-    return list(dict.fromkeys([*printed, *study.rows]))
+    labels = list(dict.fromkeys([*printed, *study.rows]))  # in the paper's order
+    tasks = [f"dmcontrol/{task}" for task in study.tasks]
+    if group:
+        tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
+    fields: list[Field[str]] = [(Column("row"), lambda label: words(label, strong=True))]
+    for statistic in ("mean", "median"):
+        fields += [_our_aggregate(group, rows, tasks, statistic)] if group else []
+        fields += _beside(group, _printed_aggregate(study, statistic)) if papers else []
+    for task in tasks:
+        fields += [_our_task(group, rows, task)] if group else []
+        fields += _beside(group, _printed_task(study, task, labels, quiet=group is not None)) if papers else []
+    notes = [f"paper, {study.place}: {study.seeds} seeds.", *([f"{study.note}."] if study.note else [])]
+    notes += [f"Beside the paper’s numbers: {why}."] if why and papers else []
+    title = f"Ablation: {study.title}" + (f", {group.name}" if group else "")
+    return tabulated(key_of(group.key if group else "paper", "ablation", name), title, fields, labels, notes)
 
 
-def _notes(study: Study) -> list[str]:
-    return [f"paper, {study.place}: {study.seeds} seeds.", *([f"{study.note}."] if study.note else [])]
+def _our_task(group: Group, rows: Rows, task: str) -> Field[str]:
+    return Column(short(task), RUNS), lambda label: our_cell(group, rows.get(label, {}).get(task), task)
+
+
+def _our_aggregate(group: Group, rows: Rows, tasks: Sequence[str], statistic: str) -> Field[str]:
+    """Over all tasks of the table, for a row that has them."""
+
+    def cell(label: str) -> Cell:
+        row = rows.get(label, {})
+        if not all(task in row for task in tasks):
+            return words("–", note="it lacks a task")
+        means = [float(group.final.values(row[task], task).mean()) for task in tasks]
+        return number(float(np.mean(means) if statistic == "mean" else np.median(means)), 1)
+
+    return Column(statistic, ("",)), cell
+
+
+def _beside(group: Group | None, fields: Iterable[Field[str]]) -> list[Field[str]]:
+    """The paper's columns beside ours, or alone."""
+    why = group.not_the_papers if group else ""
+    mark: Mark = "apart" if why else "quiet"
+    return [(Column(f"paper: {c.name}", c.parts, mark, why) if group else c, make) for c, make in fields]
 
 
 def _printed_aggregate(study: Study, statistic: str) -> Iterator[Field[str]]:
@@ -99,63 +128,10 @@ def _aggregate_cell(line: PublishedAggregate | None) -> Cell:
     return number(line.value, 1)
 
 
-def _printed_task(study: Study, task: str, *, quiet: bool) -> Iterator[Field[str]]:
+def _printed_task(study: Study, task: str, labels: Sequence[str], *, quiet: bool) -> Iterator[Field[str]]:
     """What the paper prints of a task, at each of its times."""
     for at in study.frames if study.table is not None else ():
-        cells = {label: published(task, at, label, table=study.table) for label in _labels(study)}
+        cells = {label: published(task, at, label, table=study.table) for label in labels}
         if any(cells.values()):
             title = f"{short(task)}, {at // 1000}k" if len(study.frames) > 1 else short(task)
             yield Column(title, RUNS), lambda label, cells=cells: papers_cell(cells[label], quiet=quiet)  # type: ignore[misc]
-
-
-def _papers_table(name: str, study: Study) -> Table:
-    fields = [LABEL, *_printed_aggregate(study, "mean"), *_printed_aggregate(study, "median")]
-    for task in study.tasks:
-        fields += _printed_task(study, f"dmcontrol/{task}", quiet=False)
-    return tabulated(
-        key_of("paper", "ablation", name), f"Ablation: {study.title}", fields, _labels(study), _notes(study)
-    )
-
-
-@dataclass(frozen=True)
-class _OurTable:
-    """A study of which we have runs, with the paper's columns if they are asked for."""
-
-    name: str
-    study: Study
-    group: Group
-    rows: Rows
-    papers: bool
-
-    def table(self) -> Table:
-        fields, why = [LABEL], self.group.not_the_papers
-        for statistic in ("mean", "median"):
-            fields.append((Column(statistic, ("",)), lambda label, s=statistic: self._over_tasks(label, s)))  # type: ignore[misc]
-            fields += map(self._beside, _printed_aggregate(self.study, statistic) if self.papers else ())
-        for task in self._tasks:
-            fields.append((Column(short(task), RUNS), lambda label, task=task: self._cell(label, task)))  # type: ignore[misc]
-            fields += map(self._beside, _printed_task(self.study, task, quiet=True) if self.papers else ())
-        notes = _notes(self.study) + ([f"Beside the paper’s numbers: {why}."] if why and self.papers else [])
-        key = key_of(self.group.key, "ablation", self.name)
-        title = f"Ablation: {self.study.title}, {self.group.name}"
-        return tabulated(key, title, fields, _labels(self.study), notes)
-
-    @property
-    def _tasks(self) -> list[str]:
-        return [task for task in self.group.tasks if any(task in row for row in self.rows.values())]
-
-    def _beside(self, field: Field[str]) -> Field[str]:
-        """A column of the paper beside ours."""
-        why, (column, make) = self.group.not_the_papers, field
-        return Column(f"paper: {column.name}", column.parts, "apart" if why else "quiet", why), make
-
-    def _cell(self, label: str, task: str) -> Cell:
-        return our_cell(self.group, self.rows.get(label, {}).get(task), task)
-
-    def _over_tasks(self, label: str, statistic: str) -> Cell:
-        """Over all tasks of the table, for a row that has them."""
-        row = self.rows.get(label, {})
-        if not all(task in row for task in self._tasks):
-            return words("–", note="it lacks a task")
-        means = [float(self.group.final.values(row[task], task).mean()) for task in self._tasks]
-        return number(float(np.mean(means) if statistic == "mean" else np.median(means)), 1)

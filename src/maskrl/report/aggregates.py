@@ -119,9 +119,6 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
     return [tabulated(f"{group.key}-improvement", title, fields, found, [note])] if found else []
 
 
-# ── Performance profiles ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:
     """Of normalised scores: the share of runs above every threshold."""
     thresholds = profile_thresholds(matrices.values())

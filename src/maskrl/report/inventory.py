@@ -122,9 +122,6 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
     return Section("versions", "Versions", told, (table,))
 
 
-# ── Gaps ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[str]) -> Section:
     """What is missing, failed, interrupted or unfinished, every problem in reading, and every run."""
     unfinished = [

@@ -127,9 +127,6 @@ def _sections(benchmark: Benchmark) -> list[Section]:
     ]
 
 
-# ── Scores ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _scores_table(benchmark: Benchmark) -> Table:
     cells = benchmark.cells
     printed = {cell.method for cell in cells}
@@ -196,9 +193,6 @@ def _task_chart(benchmark: Benchmark) -> Chart:
 def spread_row(cell: PublishedScore) -> dict[str, Any]:
     ends = (None, None) if cell.std is None or cell.misprint else (cell.mean - cell.std, cell.mean + cell.std)
     return {"name": cell.method, "value": cell.mean, "low": ends[0], "high": ends[1]}
-
-
-# ── Aggregates ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def normalised(cells: Iterable[PublishedScore], method: str) -> Array:
@@ -271,9 +265,6 @@ def _profile(benchmark: Benchmark) -> Chart:
 
 def _share_above(thresholds: Array, scores: Array) -> Array:
     return np.asarray((scores[..., None] > thresholds).mean(axis=(-3, -2)))
-
-
-# ── The rest ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _negative() -> Section:

@@ -101,9 +101,6 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
     return [f"{n}-{names[: i + 1].count(n)}" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
-# ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _papers_cells(figures: Figures, name: str, group: Group, tasks: Sequence[str]) -> list[PublishedScore]:
     """What the paper has on these tasks at the time of these scores."""
     wanted = [group.paper(task, method) for task in tasks for method in methods_of(published_scores())]
@@ -147,9 +144,6 @@ def _with_papers(panels: Sequence[Row], cells: Sequence[PublishedScore], remark:
         }
         for name, panel in zip(AGGREGATE_NAMES, panels, strict=True)
     ]
-
-
-# ── Figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _curves(figures: Figures, name: str, group: Group, *, asked: bool) -> None:

@@ -74,9 +74,6 @@ def task_by_task(
     return Section(f"{group.key}-tasks", "Task by task", tuple(told), tuple(blocks), over=group.name)
 
 
-# ── Scores ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _papers_methods(group: Group) -> list[str]:
     """Of the paper's columns those that a reader looks for: its own methods, and what we have runs of."""
     wanted = in_order({*GAIN, *group.methods})
@@ -136,9 +133,6 @@ def _short_verdict(verdicts: Verdicts | None, task: str, why: str) -> Cell:
         return words(why, mark="apart")
     found = next((verdict for verdict in verdicts.tasks if verdict.task == task), None) if verdicts else None
     return words("not compared", mark="quiet") if found is None else outcome_cell(found)
-
-
-# ── Verdicts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
@@ -204,9 +198,6 @@ def _difference_cell(verdict: Verdict) -> Cell:
 
 def _p_cell(p: float | None) -> Cell:
     return Cell("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", (p,))
-
-
-# ── Where it does not help ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def negative(group: Group, with_baseline: Mapping[str, Verdicts]) -> Section:
