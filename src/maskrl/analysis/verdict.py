@@ -9,15 +9,7 @@ from numpy.typing import NDArray
 
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
-from maskrl.analysis.statistics import (
-    CONFIDENCE,
-    Difference,
-    Summary,
-    effect_size,
-    permutation_p,
-    seeds_needed,
-    welch,
-)
+from maskrl.analysis.statistics import CONFIDENCE, Difference, Summary, effect_size, permutation_p, seeds_needed, welch
 from maskrl.recipes.published import PublishedScore, published, published_scores
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
@@ -192,6 +184,11 @@ class _Side:
         return not np.isnan(self.ours.std) and not np.isnan(self.theirs.std)
 
     @property
+    def theirs_with_spread(self) -> Summary:
+        """Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both."""
+        return self.theirs._replace(std=self.ours.std) if self.exact else self.theirs
+
+    @property
     def fewest(self) -> int:
         """Runs of ours, or of theirs where these are known."""
         return min(self.ours.runs, self.theirs.runs) if self.values else self.ours.runs
@@ -220,21 +217,23 @@ def _judge(
 
 
 def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verdict:
-    ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
     gain = papers_gain([(side.task, side.at) for side in sides]) if all(side.gauged for side in sides) else None
     needed = None if gain is None else seeds_needed(gain)
-    difference = shuffled = effect = None
-    if all(side.testable for side in sides):
-        difference = welch(ours, theirs)
-        known = [side.values for side in sides if side.values is not None]
-        if len(known) == len(sides):
-            shuffled = permutation_p([x for x, _ in known], [y for _, y in known])
-        # Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both.
-        effect = effect_size(ours, [s.theirs._replace(std=s.ours.std) if s.exact else s.theirs for s in sides])
-    mean, reference = (float(np.mean([summary.mean for summary in side])) for side in (ours, theirs))
+    difference, shuffled, effect = _tests(sides) if all(side.testable for side in sides) else (None, None, None)
+    mean, reference = (
+        float(np.mean(means)) for means in zip(*((s.ours.mean, s.theirs.mean) for s in sides), strict=True)
+    )
     outcome = _outcome(min(side.fewest for side in sides), difference, needed)
-    runs = min(summary.runs for summary in ours)
+    runs = min(side.ours.runs for side in sides)
     return Verdict(name, first, second, runs, mean, reference, difference, shuffled, effect, needed, outcome)
+
+
+def _tests(sides: Sequence[_Side]) -> tuple[Difference, float | None, float]:
+    """Welch's difference, the permutation p where all runs are known, and the effect size."""
+    ours, known = [side.ours for side in sides], [side.values for side in sides if side.values is not None]
+    shuffled = permutation_p(*zip(*known, strict=True)) if len(known) == len(sides) else None
+    effect = effect_size(ours, [side.theirs_with_spread for side in sides])
+    return welch(ours, [side.theirs for side in sides]), shuffled, effect
 
 
 def _outcome(runs: int, difference: Difference | None, needed: int | None) -> Outcome:

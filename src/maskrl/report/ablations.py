@@ -69,23 +69,32 @@ def _row_method(name: str, task: str, group: Group) -> str | None:
 
 def _table(name: str, study: Study, *, papers: bool, group: Group | None = None, rows: Rows | None = None) -> Table:
     """The paper's labels down; across, our columns if there are runs, and the paper's after each of them if asked for."""
-    why, rows = group.not_the_papers if group else "", rows or {}
+    why = group.not_the_papers if group else ""
     printed = [cell.method for cell in published_scores() if cell.table == study.table]
     labels = list(dict.fromkeys([*printed, *study.rows]))  # in the paper's order
-    tasks = [f"dmcontrol/{task}" for task in study.tasks]
-    if group:
-        tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
     fields: list[Field[str]] = [(Column("row"), lambda label: words(label, strong=True))]
-    for statistic in ("mean", "median"):
-        fields += [_our_aggregate(group, rows, tasks, statistic)] if group else []
-        fields += _beside(group, _printed_aggregate(study, statistic)) if papers else []
-    for task in tasks:
-        fields += [_our_task(group, rows, task)] if group else []
-        fields += _beside(group, _printed_task(study, task, labels, quiet=group is not None)) if papers else []
+    for our, papers_fields in _pairs(study, labels, group, rows or {}):
+        fields += [our] if our else []
+        fields += _beside(group, papers_fields) if papers else []
     notes = [f"paper, {study.place}: {study.seeds} seeds.", *([f"{study.note}."] if study.note else [])]
     notes += [f"Beside the paper’s numbers: {why}."] if why and papers else []
     title = f"Ablation: {study.title}" + (f", {group.name}" if group else "")
     return tabulated(key_of(group.key if group else "paper", "ablation", name), title, fields, labels, notes)
+
+
+def _pairs(
+    study: Study, labels: Sequence[str], group: Group | None, rows: Rows
+) -> Iterator[tuple[Field[str] | None, Iterator[Field[str]]]]:
+    """Our column and the paper's: over tasks, and of every task."""
+    tasks = [f"dmcontrol/{task}" for task in study.tasks]
+    if group:
+        tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
+    for statistic in ("mean", "median"):
+        our = _our_aggregate(group, rows, tasks, statistic) if group else None
+        yield our, _printed_aggregate(study, statistic)
+    for task in tasks:
+        our = _our_task(group, rows, task) if group else None
+        yield our, _printed_task(study, task, labels, quiet=group is not None)
 
 
 def _our_task(group: Group, rows: Rows, task: str) -> Field[str]:

@@ -64,6 +64,7 @@ class Figures:
     width: Width = "single"
     files: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    looks: Mapping[str, "Style"] = field(default_factory=dict)  # of every method, the same in all figures
 
     @property
     def inches(self) -> float:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from maskrl.analysis.protocol import protocol_hash
 from maskrl.analysis.reading import RunScores
-from maskrl.recipes.schema import difference
+from maskrl.recipes.schema import Recipe, difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
@@ -69,22 +69,22 @@ def _shared_hash(group: Group) -> str:
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
     """From the Baseline, or from the first method; on a task that both have."""
     reference = group.baseline or group.methods[0]
-    known = [run for run in reversed(group.runs.runs) if run.source in facts]
-    ours, theirs = (
-        {run.task: facts[run.source].recipe for run in known if run.method == m} for m in (method, reference)
-    )
-    if not ours:
+    known = {(run.method, run.task): run.source for run in reversed(group.runs.runs) if run.source in facts}
+    if not any(name == method for name, _ in known):
         return ["a CSV does not tell"]
     if method == reference:
         return ["the others are held against it"] if len(group.methods) > 1 else []
-    task = next((task for task in group.tasks if task in ours and task in theirs), None)
+    task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
     if task is None:
         return [f"no task in common with {reference}"]
-    lines = difference(theirs[task], ours[task])
-    kept = [line for line in lines if not line.startswith(("seed", "device", "threads"))]
+    return _changes(facts[known[reference, task]].recipe, facts[known[method, task]].recipe, method)
+
+
+def _changes(theirs: Recipe, ours: Recipe, method: str) -> list[str]:
+    kept = [line for line in difference(theirs, ours) if not line.startswith(("seed", "device", "threads"))]
     # Where one has an objective and the other has none, that is all the difference says: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
-    return [*kept, *named]
+    return kept + named
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -65,6 +65,9 @@ class Benchmark:
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(cell.task for cell in self.cells))
 
+    def best(self, task: str) -> float:
+        return max(cell.mean for cell in self.cells if cell.task == task and cell.method not in PLAYERS)
+
     @cached_property
     def verdicts(self) -> Verdicts:
         return within_paper(self.table, self.at)
@@ -131,29 +134,26 @@ def _scores_table(benchmark: Benchmark) -> Table:
     cells = benchmark.cells
     printed = {cell.method for cell in cells}
     by_place = {(cell.task, cell.method): cell for cell in cells}
-    best = {t: max(c.mean for c in cells if c.task == t and c.method not in PLAYERS) for t in benchmark.tasks}
 
     def score(task: str, method: str) -> Cell:
         cell = by_place.get((task, method))
-        strong = cell is not None and cell.mean == best[task] and method not in PLAYERS
+        strong = cell is not None and method not in PLAYERS and cell.mean == benchmark.best(task)
         return papers_cell(cell, quiet=False, strong=strong)
 
     methods = [*(player for player in PLAYERS if player in printed), *methods_of(cells)]
     columns = (Column("task"), *(Column(method, RUNS) for method in methods))
     rows = [(words(short(task), strong=True), *(score(task, method) for method in methods)) for task in benchmark.tasks]
     summary = [
-        (
-            words(title, strong=True),
-            *(
-                NOTHING if (v := line.get(method)) is None else Cell(shown(v, digits), (v, None, None))
-                for method in methods
-            ),
-        )
+        (words(title, strong=True), *(_summary_cell(line.get(method), digits) for method in methods))
         for title, digits, line in _summary_lines(benchmark, methods)
     ]
     notes = ("Seeds are in brackets where the paper tells their number.",)
     title = f"{benchmark.name} in the paper"
     return Table(f"{benchmark.key}-scores", title, columns, tuple(rows), notes, tuple(summary))
+
+
+def _summary_cell(value: float | None, digits: int) -> Cell:
+    return NOTHING if value is None else Cell(shown(value, digits), (value, None, None))
 
 
 def _summary_lines(benchmark: Benchmark, methods: Sequence[str]) -> list[tuple[str, int, dict[str, float]]]:
@@ -281,10 +281,7 @@ def _representation() -> Section:
     def cosine(task: str) -> Field[str]:
         return Column(short(task), ("",)), lambda method: number(cosines.get((method, task)), 3)
 
-    fields: list[Field[str]] = [
-        (Column("method"), lambda method: words(method, strong=True)),
-        *map(cosine, tasks),
-    ]
+    fields: list[Field[str]] = [(Column("method"), lambda method: words(method, strong=True)), *map(cosine, tasks)]
     panels = [
         {
             "title": short(task),

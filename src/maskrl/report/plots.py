@@ -37,7 +37,9 @@ def draw(
 ) -> Figures:
     """All figures that the scores allow. Runs that may not be put together are drawn apart."""
     figures = Figures(out, format, width, problems=list(scores.problems))
-    groups = grouped(_as_printed(scores), at=None, mixed=False)
+    scores = _as_printed(scores)
+    figures.looks = styles(methods_of(published_scores())) | styles(scores.methods)
+    groups = grouped(scores, at=None, mixed=False)
     names = _file_names(groups)
     if len(groups) > 1:
         told = "; ".join(f"{name} ({len(group.runs.runs)} runs)" for name, group in zip(names, groups, strict=True))
@@ -49,7 +51,7 @@ def draw(
 
 def draw_published(out: Path, *, format: Format = "pdf", width: Width = "single") -> Figures:
     """The charts of the paper's page."""
-    figures = Figures(out, format, width)
+    figures = Figures(out, format, width, looks=styles(methods_of(published_scores())))
     for chart in published_report().charts:
         benchmark, _, kind = chart.key.removesuffix("-chart").rpartition("-")
         if kind == "profile":
@@ -152,24 +154,26 @@ def _curves(figures: Figures, name: str, group: Group, *, asked: bool) -> None:
     Beside runs with another protocol than the paper's, bands are drawn only if asked for, and in grey.
     """
     (chart,) = curves(group, papers=asked or not group.not_the_papers, most=10**9).charts
-    panels, looks = chart.data["panels"], styles(group.methods)
+    panels, apart = chart.data["panels"], bool(chart.data["apart"])
     across = {"single": 3 if len(panels) > 12 else 2, "double": 5 if len(panels) > 12 else 3}[figures.width]
     height = min(1.75, 0.8 * figures.inches / min(across, len(panels)))
     with figures.panels(name, [panel["title"] for panel in panels], across, height) as drawn:
         for axes, panel in zip(drawn.axes, panels, strict=True):
             for line in panel["methods"]:
-                drawn.legend.setdefault(line["name"], _curve(figures, axes, panel["title"], line, looks[line["name"]]))
-            for band in panel["bands"] if asked else [b for b in panel["bands"] if b["name"] in looks]:
-                colour = GREY if chart.data["apart"] or band["name"] not in looks else looks[band["name"]].colour
-                remark = ", not comparable" if chart.data["apart"] else ""
-                drawn.legend.setdefault(f"{band['label']}{remark}", _band(axes, band, colour))
+                drawn.legend.setdefault(line["name"], _curve(figures, axes, panel["title"], line))
+            last = max((band["at"] for band in panel["bands"]), default=None)
+            for band in (band for band in panel["bands"] if band["at"] == last):
+                if asked or band["name"] in group.methods:
+                    label = f"{band['label']}{', not comparable' if apart else ''}"
+                    colour = GREY if apart else figures.looks[band["name"]].colour
+                    drawn.legend.setdefault(label, _band(axes, band, colour))
             axes.set_xlabel(_time_words(group.unit))
             _count_thousands(axes)
         drawn.axes[0].set_ylabel("score")
 
 
-def _curve(figures: Figures, axes: "Axes", task: str, line: Mapping[str, Any], style: Style) -> Any:
-    runs = [dict(seed["points"]) for seed in line["seeds"]]
+def _curve(figures: Figures, axes: "Axes", task: str, line: Mapping[str, Any]) -> Any:
+    style, runs = figures.looks[line["name"]], [dict(seed["points"]) for seed in line["seeds"]]
     for run in runs if len(runs) > 1 else []:
         axes.plot(list(run), list(run.values()), color=style.colour, linestyle=style.dashes, linewidth=0.5, alpha=0.45)
     times = sorted(set.intersection(*map(set, runs)))
@@ -199,14 +203,12 @@ def _with_band(axes: "Axes", x: Sequence[float], value: Any, low: Any, high: Any
 def _intervals(figures: Figures, name: str, panels: Sequence[Mapping[str, Any]]) -> None:
     """A panel each, and in it a row for every method: the paper's hollow, the scores of runs as dots."""
     labels = list(dict.fromkeys(_label(row) for panel in panels for row in panel["rows"]))
-    looks = styles(row["name"] for panel in panels for row in panel["rows"])
     height = 0.42 + 0.16 * sum(1 + label.count("\n") for label in labels)
-    with figures.panels(
-        name, [panel["title"] for panel in panels], 2 if figures.width == "single" else 4, height
-    ) as drawn:
+    titles, across = [panel["title"] for panel in panels], 2 if figures.width == "single" else 4
+    with figures.panels(name, titles, across, height) as drawn:
         for place, (axes, panel) in enumerate(zip(drawn.axes, panels, strict=True)):
             for row in panel["rows"]:
-                _interval(axes, row, labels.index(_label(row)), looks[row["name"]].colour)
+                _interval(axes, row, labels.index(_label(row)), figures.looks[row.get("method", row["name"])].colour)
             axes.set_yticks(range(len(labels)), labels if place % drawn.across == 0 else [""] * len(labels))
             axes.set_ylim(len(labels) - 0.5, -0.5)
             axes.grid(axis="y", visible=False)
@@ -236,12 +238,12 @@ def _interval(axes: "Axes", row: Row, place: float, colour: str) -> None:
 
 def _profile(figures: Figures, name: str, chart: Chart) -> None:
     """The share of runs, over all tasks, that score above each threshold."""
-    looks = styles(line["name"] for line in chart.data["methods"])
     with figures.panels(name, [""], 1, 0.7 * INCHES["single"]) as drawn:
         (axes,) = drawn.axes
         for line in chart.data["methods"]:
             numbers = (line[part] for part in ("value", "low", "high"))
-            drawn.legend[line["name"]] = _with_band(axes, chart.data["thresholds"], *numbers, style=looks[line["name"]])
+            style = figures.looks[line["name"]]
+            drawn.legend[line["name"]] = _with_band(axes, chart.data["thresholds"], *numbers, style=style)
         axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel(f"threshold τ, {chart.data['x']}")
         axes.set_ylabel("share above τ")
@@ -249,7 +251,10 @@ def _profile(figures: Figures, name: str, chart: Chart) -> None:
 
 def _improvement(figures: Figures, name: str, table: Table) -> None:
     """How probable it is that a run of one method beats one of another, on a task drawn at random."""
-    rows = [estimate_row(f"{x.text} > {y.text}", Estimate(*map(np.asarray, cell.numbers))) for x, y, cell in table.rows]
+    rows = [
+        {**estimate_row(f"{x.text} > {y.text}", Estimate(*map(np.asarray, cell.numbers))), "method": x.text}
+        for x, y, cell in table.rows
+    ]
     _intervals(figures, name, [{"title": "Probability of improvement", "rows": rows, "is_chance": True}])
 
 
@@ -261,11 +266,12 @@ def _efficiency(figures: Figures, name: str, group: Group, tasks: Sequence[str],
     if all(len(times) < 2 for times, _ in lines.values()):
         figures.problems.append(f"{name}: no two times at which all runs were evaluated: not drawn.")
         return
-    looks = styles(methods)
     with figures.panels(name, [""], 1, 0.68 * INCHES["single"]) as drawn:
         (axes,) = drawn.axes
         for method, (times, found) in lines.items():
-            drawn.legend[method] = _with_band(axes, times, *np.array(found).reshape(-1, 3).T, style=looks[method])
+            drawn.legend[method] = _with_band(
+                axes, times, *np.array(found).reshape(-1, 3).T, style=figures.looks[method]
+            )
         axes.set_xlabel(_time_words(group.unit))
         axes.set_ylabel("IQM, normalised score")
         _count_thousands(axes)
@@ -276,15 +282,8 @@ def over_time(scores: Scores, method: str, tasks: Sequence[str]) -> tuple[list[i
 
     As many runs of each task as the task with the fewest has, as in the aggregates.
     """
-    by_task = [
-        [
-            dict(run.curve)
-            for run in sorted(scores.runs, key=lambda run: run.seed)
-            if (run.method, run.task) == (method, task)
-        ]
-        for task in tasks
-    ]
-    runs = list(zip(*by_task, strict=False))
+    mine = sorted((run for run in scores.runs if run.method == method), key=lambda run: run.seed)
+    runs = list(zip(*([dict(run.curve) for run in mine if run.task == task] for task in tasks), strict=False))
     times = sorted(set.intersection(*(set(curve) for run in runs for curve in run)))
     iqm = statistics.interquartile_mean
     return times, [statistics.estimate(iqm, [[c[at] for c in run] for run in runs], resamples=2000) for at in times]

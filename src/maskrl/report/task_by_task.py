@@ -58,10 +58,7 @@ def task_by_task(
 ) -> Section:
     """Every task: ours, the paper's column beside it, and the verdict."""
     blocks: list[Table | Lines] = [_scores_table(group, with_paper, papers=papers)]
-    for ending, reference, found in (
-        ("paper", "the paper", with_paper),
-        ("baseline", group.reference, with_baseline),
-    ):
+    for ending, reference, found in (("paper", "the paper", with_paper), ("baseline", group.reference, with_baseline)):
         for method, verdicts in found.items():
             if verdicts.tasks:
                 key = f"{group.key}-{key_of(method)}-{ending}"

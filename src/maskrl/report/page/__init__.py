@@ -11,7 +11,7 @@ from typing import Any
 from maskrl import __version__
 from maskrl.envs.base import require_extra
 from maskrl.report import tables
-from maskrl.report.document import Chart, Lines, Report, Section
+from maskrl.report.document import Chart, Report, Section
 from maskrl.report.tables import FORMATS, Table
 
 NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV"}
@@ -36,7 +36,6 @@ def render(report: Report) -> str:
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.tests["finite"] = lambda value: value is not None and math.isfinite(value)
-    environment.tests["lines"] = lambda block: isinstance(block, Lines)
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,
