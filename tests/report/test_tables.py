@@ -8,20 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from maskrl.report import tables
-from maskrl.report.tables import (
-    Cell,
-    Column,
-    Table,
-    as_csv,
-    key_of,
-    latex,
-    markdown,
-    number,
-    shown,
-    spread,
-    words,
-)
+from maskrl.report import exports
+from maskrl.report.exports import as_csv, latex, markdown
+from maskrl.report.tables import Cell, Column, Table, key_of, number, shown, spread, words
 from maskrl.runs.directory import write_whole
 
 SCORES = Table(
@@ -120,7 +109,7 @@ def test_csv_has_the_numbers_and_not_what_people_read() -> None:
 def test_cells_with_the_same_note_are_told_of_together() -> None:
     rows = tuple((words(name), words("above", note="uncorrected")) for name in "ab")
     table = Table("k", "t", (Column("task"), Column("verdict", note="by p")), rows)
-    assert tables.all_notes(table) == ["verdict: by p", "verdict of a, b: uncorrected"]
+    assert exports.all_notes(table) == ["verdict: by p", "verdict of a, b: uncorrected"]
 
 
 # ── Names of strangers ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +152,7 @@ def test_whatever_a_name_is_latex_compiles(text: str) -> None:
 
 
 def test_all_formats_of_all_tables_are_written(tmp_path: Path) -> None:
-    files = tables.write([SCORES, one_cell("a")], tmp_path / "new" / "folder")
+    files = exports.write([SCORES, one_cell("a")], tmp_path / "new" / "folder")
     assert sorted(file.name for file in files) == [
         "key.csv",
         "key.md",

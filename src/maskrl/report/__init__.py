@@ -1,4 +1,4 @@
-"""What the report page shows, as plain values. `page.render` makes HTML of it, `tables.write` files of its tables.
+"""What the report page shows, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
 
 report(["runs"])            # run directories, folders of them and CSV files, beside the paper's numbers
 report([])                  # the paper's tables alone
