@@ -61,7 +61,7 @@ class Scores:
         return self.where(lambda run: run.suite == suite)
 
     def at(self, time: int | None = None) -> "Scores":
-        """One score of every run: at that time, in its own unit, or at the end of its budget. Who has none is a problem."""
+        """One score of every run: at that time, in its own unit, or at the end of its budget. A run without one is a problem."""
         runs, problems = list[RunScores](), list[str]()
         for run in self.runs:
             wanted = run.budget if time is None else time

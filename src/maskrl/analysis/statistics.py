@@ -317,7 +317,7 @@ def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
 
 
 def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float = 0.8) -> int | None:
-    """Runs of each method with which a test at level alpha finds an effect of that size so often; None if there is none.
+    """Runs of each method with which a test at level alpha finds the effect with that power; None if there is none.
 
     By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below 2. Welch's test with few
     runs asks for one or two more (`maskrl.analysis.power`): read it as the least that is worth trying.
@@ -332,7 +332,7 @@ def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float =
 
 
 def t_two_sided(t: float, freedom: float) -> float:
-    """How likely Student's t is at least so far from 0."""
+    """How likely Student's t is at least as far from 0 as t."""
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 

@@ -14,7 +14,8 @@ from maskrl.recipes.published import PublishedScore, published, published_scores
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
 
-GAIN = ("MLR", "Baseline")  # the paper's own gain, of the first over the second, is the yardstick for numbers of seeds
+# The paper's own methods. How much the first gains over the second says how many seeds are enough.
+GAIN = ("MLR", "Baseline")
 
 
 @dataclass(frozen=True)

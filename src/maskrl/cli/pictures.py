@@ -40,7 +40,7 @@ def masks(
     ] = None,
     start: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Decisions from the start of an episode to the clip, if it has so many."),
+        typer.Option(metavar="N", min=0, help="Decisions before the clip; of a shorter episode, its end is shown."),
     ] = 24,
     profile: ProfileOption = "auto",
 ) -> None:

@@ -34,7 +34,11 @@ def report(
         ),
     ] = None,
     mixed: Annotated[
-        bool, typer.Option("--mixed", help="Put runs of different protocols together, which is else refused.")
+        bool,
+        typer.Option(
+            "--mixed",
+            help="Average runs of different protocols together, instead of giving each protocol its own sections.",
+        ),
     ] = False,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table there as Markdown, LaTeX and CSV.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from maskrl.analysis.scores import Scores
+from maskrl.analysis.verdict import GAIN
 from maskrl.recipes.published import PublishedScore, Unit, published
 from maskrl.recipes.schema import as_override
 from maskrl.report.facts import RunFacts
@@ -39,7 +40,7 @@ class Group:
 
     @cached_property
     def final(self) -> Scores:
-        """One score of each run that has got so far."""
+        """One score of each run that has reached the time."""
         return replace(self.runs, problems=()).at(self.at)
 
     @cached_property
@@ -53,7 +54,7 @@ class Group:
     @property
     def baseline(self) -> str | None:
         """What the Baseline is called here: a CSV may spell it as the paper does."""
-        return next((method for method in self.methods if method.lower() == "baseline"), None)
+        return next((method for method in self.methods if method.lower() == GAIN[1].lower()), None)
 
     @property
     def reference(self) -> str | None:
@@ -86,9 +87,8 @@ class Group:
 
 
 def order_of(method: str) -> tuple[int, str, str]:
-    """For sorting: MLR first and the Baseline after it, so that they have the same colours on every page."""
-    first = ("mlr", "baseline")
-    name = method.lower()
+    """For sorting: the paper's own methods first, so that they have the same colours on every page; then by name."""
+    first, name = [own.lower() for own in GAIN], method.lower()
     return first.index(name) if name in first else len(first), name, method
 
 

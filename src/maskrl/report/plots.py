@@ -92,7 +92,7 @@ def _as_printed(scores: Scores) -> Scores:
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:
-    """The suite; where it has several groups also the profile and the budget, and at last a number."""
+    """The suite; where it has several groups, also the profile and the budget, and a number if these are the same."""
     suites, names = [group.suite for group in groups], list[str]()
     for group, suite in zip(groups, suites, strict=True):
         run = group.runs.runs[0]
