@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maskrl.report import exports
 from maskrl.report.exports import as_csv, latex, markdown
-from maskrl.report.tables import Cell, Column, Table, key_of, number, shown, spread, words
+from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, shown, spread, tabulated, words
 from maskrl.runs.directory import write_whole
 
 SCORES = Table(
@@ -55,6 +55,17 @@ def test_a_row_must_fit_its_columns() -> None:
         Table("k", "t", (Column("a"), Column("b")), ((words("1"),),))
     with pytest.raises(ValueError, match="in the column b"):
         Table("k", "t", (Column("b", ("mean", "std")),), ((number(1.0),),))
+
+
+def test_a_table_has_a_row_for_every_item_and_a_column_for_every_field() -> None:
+    fields: list[Field[int]] = [
+        (Column("n"), lambda n: words(f"{n}", strong=True)),
+        (Column("square", ("",)), lambda n: number(n**2, 0)),
+    ]
+    table = tabulated("key", "Title", fields, [2, 3], ["a note"], [10])
+    assert [column.name for column in table.columns] == ["n", "square"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["2", "4"], ["3", "9"]]
+    assert ([cell.text for row in table.summary for cell in row], table.notes) == (["10", "100"], ("a note",))
 
 
 def test_a_key_is_a_file_name() -> None:

@@ -202,8 +202,9 @@ def _with_band(axes: "Axes", x: Sequence[float], value: Any, low: Any, high: Any
 
 def _intervals(figures: Figures, name: str, panels: Sequence[Mapping[str, Any]]) -> None:
     """A panel each, and in it a row for every method: the paper's hollow, the scores of runs as dots."""
-    labels = list(dict.fromkeys(_label(row) for panel in panels for row in panel["rows"]))
-    height = 0.42 + 0.16 * sum(1 + label.count("\n") for label in labels)
+    rows = sorted((row for panel in panels for row in panel["rows"]), key=lambda row: "remark" in row)  # ours first
+    labels = list(dict.fromkeys(map(_label, rows)))
+    height = 0.42 + len(labels) * max(0.16, *(0.13 * (1 + label.count("\n")) for label in labels))
     titles, across = [panel["title"] for panel in panels], 2 if figures.width == "single" else 4
     with figures.panels(name, titles, across, height) as drawn:
         for place, (axes, panel) in enumerate(zip(drawn.axes, panels, strict=True)):
@@ -223,7 +224,7 @@ def _intervals(figures: Figures, name: str, panels: Sequence[Mapping[str, Any]])
 
 def _label(row: Row) -> str:
     """For the side of an axis."""
-    return textwrap.fill(f"{row['name']} ({row['remark']})" if "remark" in row else row["name"], 20)
+    return textwrap.fill(f"{row['name']} ({row['remark']})" if "remark" in row else row["name"], 24)
 
 
 def _interval(axes: "Axes", row: Row, place: float, colour: str) -> None:
