@@ -18,7 +18,6 @@ from maskrl.analysis.statistics import (
     effect_size,
     estimate,
     estimate_all,
-    estimate_difference,
     estimate_improvement,
     estimate_profile,
     holm,
@@ -269,20 +268,6 @@ def test_aggregates_come_with_the_intervals_they_have_alone() -> None:
         assert together[name] == estimate(statistic, scores, resamples=1000)
 
 
-def test_the_interval_of_a_difference_is_as_wide_as_both_together() -> None:
-    x, y = scores_like(10, 4, seed=1), scores_like(10, 4, seed=2)
-    value, low, high = estimate_difference(mean, x, y)
-    error = math.hypot(*(math.sqrt((scores.var(axis=0) / 10).sum()) / 4 for scores in (x, y)))
-    assert value == pytest.approx(x.mean() - y.mean())
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.03)
-
-
-def test_a_method_does_not_differ_from_itself_without_a_doubt() -> None:
-    x = scores_like(5, 3)
-    value, low, high = estimate_difference(mean, x, x)  # the same draws for both would give 0 to 0
-    assert low < value == 0 < high
-
-
 def test_the_improvement_interval_of_certain_wins_has_no_width() -> None:
     x, y = scores_like(5, 3) + 100, scores_like(4, 3)
     assert estimate_improvement(x, y, resamples=100) == (1, 1, 1)
@@ -304,7 +289,6 @@ def test_resampled_improvement_has_the_spread_of_its_definition() -> None:
     "interval",
     [
         partial(estimate, mean),
-        partial(estimate_difference, mean, scores_like(5, 2)),
         partial(estimate_profile, thresholds=[0.0, 0.5]),
         partial(estimate_improvement, scores_like(5, 2)),
     ],

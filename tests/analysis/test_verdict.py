@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maskrl.analysis.scores import Protocol, RunScores, Scores, ScoresError, protocol_of
+from maskrl.analysis.protocol import Protocol, protocol_of
+from maskrl.analysis.reading import RunScores
+from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.analysis.verdict import Verdict, against_paper, papers_gain, versus, within_paper
 from maskrl.recipes import find, resolve
 from maskrl.recipes.published import published_scores

@@ -10,7 +10,8 @@ from playwright.sync_api import Page
 
 from maskrl.objectives.mlr import MaskedPixels
 from maskrl.recipes.overrides import with_overrides
-from maskrl.report.masks import DRAWS, Footage, draw_masks, explore, film_random, write_page
+from maskrl.report.film import Footage, film_random
+from maskrl.report.masks import DRAWS, draw_masks, explore, write_page
 from pages import OpenPage
 from tiny_runs import tiny_recipe
 

@@ -11,7 +11,7 @@ import torch
 
 from maskrl import cli
 from maskrl.agents.base import Spaces
-from maskrl.analysis.scores import method_of
+from maskrl.analysis.protocol import method_of
 from maskrl.nn.encoders import ControlEncoder
 from maskrl.objectives.base import Host
 from maskrl.recipes import ablation, explain, find, resolve

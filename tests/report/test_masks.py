@@ -21,7 +21,8 @@ from maskrl.nn.masking import CubeMasker
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe
 from maskrl.report import masks
-from maskrl.report.masks import Footage, draw_masks, explore, film_agent, film_random, film_replay, write_page
+from maskrl.report.film import Footage, film_agent, film_random, film_replay
+from maskrl.report.masks import draw_masks, explore, write_page
 from maskrl.runs.directory import Run
 from tiny_runs import tiny_rainbow, tiny_recipe, trained
 

@@ -4,18 +4,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from maskrl import recipes
 from maskrl.analysis import statistics
-from maskrl.analysis.scores import RunScores, Scores
+from maskrl.analysis.reading import RunScores
+from maskrl.analysis.scores import Scores
 from maskrl.cli import main
 from maskrl.clock import Clock
-from maskrl.recipes.published import published
+from maskrl.recipes.published import PublishedScore, published, published_scores
 from maskrl.report import plots
-from maskrl.report.plots import draw, draw_published, styles
+from maskrl.report.figures import COLOURS, Figures, Width, entries_across, styles
+from maskrl.report.paper import estimates, methods_of, spread_row
+from maskrl.report.plots import draw, draw_published
 from maskrl.runs.directory import Run
 
 pytest.importorskip("matplotlib")
@@ -64,14 +68,14 @@ def has_colour(file: Path, colour: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", ["single", "double"])
-def test_two_methods_give_every_figure_at_its_width(tmp_path: Path, width: plots.Width):
+def test_two_methods_give_every_figure_at_its_width(tmp_path: Path, width: Width):
     figures = draw(some_scores(), tmp_path, format="png", width=width)
     assert figures.problems == []
     assert names(figures.files) == {f"{kind}-dmcontrol" for kind in EVERY}
     for file in figures.files:
         with Image.open(file) as picture:
             assert picture.width == round(300 * {"single": 3.3, "double": 6.8}[width])
-    for colour in (plots.COLOURS["mlr"], plots.COLOURS["baseline"]):
+    for colour in (COLOURS["mlr"], COLOURS["baseline"]):
         assert has_colour(tmp_path / "curves-dmcontrol.png", colour)
         assert has_colour(tmp_path / "profiles-dmcontrol.png", colour)
 
@@ -79,7 +83,8 @@ def test_two_methods_give_every_figure_at_its_width(tmp_path: Path, width: plots
 @pytest.mark.slow
 def test_the_same_scores_give_the_same_bytes_whatever_the_time_and_the_process(tmp_path: Path):
     scores = some_scores(tasks=TASKS[:1])
-    scores.write_csv(tmp_path / "scores.csv")
+    rows = [f"{r.method},{r.task},{r.seed},{at},{score}" for r in scores.runs for at, score in r.curve]
+    (tmp_path / "scores.csv").write_text("\n".join(["method,task,seed,frames,score", *rows]))
     code = "import sys; from maskrl.cli import main; main(sys.argv[1:])"
     for folder, chance in (("a", "1"), ("b", "2")):
         environment = os.environ | {"PYTHONHASHSEED": chance, "TZ": f"UTC+{chance}"}
@@ -93,7 +98,7 @@ def test_the_same_scores_give_the_same_bytes_whatever_the_time_and_the_process(t
 
 
 def test_text_stays_text_in_a_pdf(tmp_path: Path):
-    figures = plots.Figures(tmp_path)
+    figures = Figures(tmp_path)
     with figures.figure("one", 1.0) as figure:
         figure.subplots().set_title("Naïve τ")
     content = (tmp_path / "one.pdf").read_bytes()
@@ -105,65 +110,51 @@ def test_text_stays_text_in_a_pdf(tmp_path: Path):
 @pytest.mark.slow
 def test_the_paper_alone_is_redrawn(tmp_path: Path):
     figures = draw_published(tmp_path, format="png")
-    of_dmc = {f"{kind}-dmcontrol-{at}" for kind in EVERY - {"curves", "efficiency"} for at in ("100k", "500k")}
-    of_atari = {f"{kind}-atari-100k" for kind in EVERY - {"curves", "efficiency"}}
-    assert names(figures.files) == of_dmc | of_atari | {"efficiency-dmcontrol"}
-    assert len(figures.problems) == 1
-    assert figures.problems[0].startswith("SLAC is left out: the paper has no score of it on")
+    tables = ("dmcontrol-100k", "dmcontrol-500k", "atari-100k")
+    assert names(figures.files) == {
+        f"{kind}-{table}" for kind in ("tasks", "aggregates", "profiles") for table in tables
+    }
+    assert figures.problems == []
 
 
-def test_the_papers_columns_give_its_own_means_and_print_its_own_aggregates():
+def papers_cells(tasks: list[str], at: int) -> list[PublishedScore]:
+    cells = [published(task, at, method) for task in tasks for method in methods_of(published_scores())]
+    return [cell for cell in cells if cell is not None]
+
+
+def test_the_papers_numbers_are_its_own_means_and_the_aggregates_that_it_prints():
     tasks = [f"dmcontrol/{task}" for task in recipes.dmcontrol.PAPER_TASKS]
-    (mlr,) = (column for column in plots._paper_columns(tasks, 100_000, "frames") if column.method == "MLR")
-    assert float(statistics.mean(mlr.scores)) == pytest.approx(0.7728, abs=1e-4)  # 772.8 in Table 1
+    control = estimates(papers_cells(tasks, 100_000), statistics.EVERYWHERE, simulated=False)
+    assert float(control["MLR"]["mean"].value) == pytest.approx(0.7728, abs=1e-4)  # 772.8 in Table 1
+    assert "iqm" not in control["MLR"]  # the paper has none here
+    assert "SLAC" not in control  # of which the paper has only some of the tasks
     games = [f"atari/{game}" for game in recipes.atari.GAMES]
-    (atari,) = (column for column in plots._paper_columns(games, 100_000, "decisions") if column.method == "MLR")
-    assert atari.printed == {"iqm": 0.432, "optimality_gap": 0.522}
-    found = plots._with_printed(statistics.estimate_all(atari.scores, resamples=10), atari)
-    assert float(found["iqm"].value) == 0.432  # of runs; its game means would give 0.435
-    assert plots._paper_columns(games[:5], 100_000, "decisions")[0].printed == {}  # of all games or of none
-    assert plots._paper_columns(games, 100_000, "frames") == []  # 25 000 decisions
+    atari = estimates(papers_cells(games, 100_000), statistics.EVERYWHERE, simulated=False)
+    assert float(atari["MLR"]["iqm"].value) == 0.432  # of runs; its game means would give 0.435
+    few = estimates(papers_cells(games[:5], 100_000), statistics.EVERYWHERE, simulated=False)
+    assert set(few["MLR"]) == {"mean", "median"}  # what is printed is of all games
 
 
-def test_a_misprinted_spread_is_not_drawn(tmp_path: Path):
-    columns = plots._paper_columns(["dmcontrol/walker-walk"], 500_000, "frames")
-    (drq,) = (column for column in columns if column.method == "DrQ")
+def test_a_misprinted_spread_is_not_drawn():
     cell = published("dmcontrol/walker-walk", 500_000, "DrQ")
     assert cell is not None
     assert cell.misprint
-    assert drq.spread is None
-    runs = some_scores(methods=("drq",), tasks=TASKS[1:], seeds=1, end=500_000).runs
-    figures = plots.Figures(tmp_path)
-    with figures.figure("one", 2.0) as figure:
-        axes = figure.subplots()
-        assert plots._paper_band(figures, axes, runs, styles(["drq"])["drq"], asked=True) is not None
-        (band,) = axes.patches
-        assert band.get_height() == 0
-
-
-def test_how_often_the_papers_means_and_spreads_say_that_one_beats_the_other():
-    def column(mean: float, std: float) -> plots.Column:
-        return plots.Column("any", ("dmcontrol/a",), np.array([[mean]]), paper=True, spread=np.array([std]))
-
-    assert plots._beats(column(0.5, 0.1), column(0.5, 0.2)) == 0.5
-    assert plots._beats(column(0.8, 0.3), column(0.3, 0.4)) == pytest.approx(0.8413, abs=1e-4)  # one standard deviation
-    assert plots._beats(column(0.8, 0.0), column(0.3, 0.0)) == 1.0
+    assert spread_row(cell) == {"name": "DrQ", "value": cell.mean, "low": None, "high": None}
 
 
 def test_sample_efficiency_is_the_interquartile_mean_at_the_times_that_all_runs_have():
     scores = some_scores(methods=("mlr",), tasks=TASKS[:1], seeds=2).normalised()
-    column = plots.Column("mlr", TASKS[:1], scores.at().matrix("mlr", TASKS[:1]))
-    times, estimate = plots._over_time(scores, column)
+    times, found = plots.over_time(scores, "mlr", TASKS[:1])
     assert times == [0, 20_000, 40_000, 60_000, 80_000, 100_000]
     # Two runs, of which a quarter is none: the mean of 610 and 620 points of 1000.
-    assert estimate.value == pytest.approx([0.615 * step / 5 for step in range(6)])
+    assert [float(one.value) for one in found] == pytest.approx([0.615 * step / 5 for step in range(6)])
 
 
 def test_sample_efficiency_is_of_the_runs_in_the_aggregates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of three seeds the first was broken off: the second and third are in both figures."""
     runs = some_scores(methods=("mlr",), tasks=TASKS[:1]).runs
-    given = list[Scores]()
-    monkeypatch.setattr(plots, "_efficiency", lambda figures, name, scores, *others: given.append(scores))
+    given, real = list[Scores](), plots.over_time
+    monkeypatch.setattr(plots, "over_time", lambda scores, *others: (given.append(scores), real(scores, *others))[1])
     draw(Scores((replace(runs[0], curve=runs[0].curve[:3]), *runs[1:])), tmp_path, format="png")
     assert [run.seed for run in given[0].runs] == [2, 3]
 
@@ -173,132 +164,119 @@ def test_a_method_has_the_same_colour_everywhere_and_no_two_look_alike():
         styles(["mlr", "x"]),
         styles(["mlr", "Baseline", "DrQ", "CURL", "SPR", "x", *(f"z{n}" for n in range(20))]),
     )
-    assert few["mlr"] == many["mlr"] == (plots.COLOURS["mlr"], "-")
+    assert few["mlr"] == many["mlr"] == (COLOURS["mlr"], "-")
     assert few["x"] == many["x"]
     assert len(set(many.values())) == len(many)
-    assert styles(["MLR", "mlr"]) == {"MLR": few["mlr"], "mlr": (plots.COLOURS["mlr"], "--")}
+    assert styles(["MLR", "mlr"]) == {"MLR": few["mlr"], "mlr": (COLOURS["mlr"], "--")}
 
 
-def test_long_names_are_cut_only_as_far_as_they_stay_distinct():
-    begin = "mlr agent.encoder.latent_dim=50 agent.hidden=1024"
-    assert plots._names(["mlr", begin]) == {"mlr": "MLR", begin: "mlr agent.encoder.latent_dim=50 agent.hidde…"}
-    ratios = [f"{begin} objective.mask.ratio={ratio}" for ratio in (0.3, 0.5)]
-    assert list(plots._names(ratios).values()) == [
-        "mlr agent.encoder.lat…jective.mask.ratio=0.3",
-        "mlr agent.encoder.lat…jective.mask.ratio=0.5",
-    ]
-    assert plots._names(["MLR", "mlr", "baseline"]) == {"MLR": "MLR", "mlr": "mlr", "baseline": "Baseline"}
+class Drawn(NamedTuple):
+    """What the figures were asked to show."""
+
+    legends: list[dict[str, str]]  # label → colour
+    rows: list[tuple[str, str, dict[str, Any]]]  # figure, panel, row of an interval
 
 
-def legends(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The labels of every legend that is drawn from now on."""
-    seen, real = list[list[str]](), plots._legend
-    monkeypatch.setattr(
-        plots, "_legend", lambda f, handles, labels, i: (seen.append(list(labels)), real(f, handles, labels, i))
-    )
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    seen, legend, intervals = Drawn([], []), Figures._legend, plots._intervals
+
+    def spy_legend(figures: Figures, figure: Any, entries: Any) -> None:
+        seen.legends.append({label: line.get_color() for label, line in entries.items()})
+        legend(figures, figure, entries)
+
+    def spy_intervals(figures: Figures, name: str, panels: Any) -> None:
+        seen.rows.extend((name, panel["title"], row) for panel in panels for row in panel["rows"])
+        intervals(figures, name, panels)
+
+    monkeypatch.setattr(Figures, "_legend", spy_legend)
+    monkeypatch.setattr(plots, "_intervals", spy_intervals)
     return seen
 
 
 @pytest.mark.parametrize("methods", [tuple(f"mlr {'a' * 50}={n}" for n in (1, 2)), ("MLR", "mlr")])
-def test_methods_whose_names_look_alike_have_their_own_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
-):
-    drawn = list[tuple[float, float]]()
-    real = plots._interval
-
-    def interval(axes: object, estimate: statistics.Estimate, place: float, *words: object, **more: object) -> None:
-        drawn.append((place, float(estimate.value)))
-        real(axes, estimate, place, *words, **more)  # type: ignore[arg-type]
-
-    seen = legends(monkeypatch)
-    monkeypatch.setattr(plots, "_interval", interval)
+def test_methods_whose_names_look_alike_have_their_own_numbers(tmp_path: Path, drawn: Drawn, methods: tuple[str, ...]):
     draw(some_scores(methods=methods, tasks=TASKS[:1], seeds=1), tmp_path, format="png")
-    assert drawn[:2] == [(0, pytest.approx(0.61)), (1, pytest.approx(0.41))]  # the mean: 600 + 10 and 400 + 10 points
-    assert len({label for label in seen[0] if "paper" not in label}) == 2  # of the curves
+    means = {row["name"]: row["value"] for name, title, row in drawn.rows if title == "mean"}
+    assert means == {methods[0]: pytest.approx(0.61), methods[1]: pytest.approx(0.41)}  # 600 + 10 and 400 + 10 points
+    assert len([label for label in drawn.legends[0] if "paper" not in label]) == 2  # of the curves
 
 
-def test_overrides_that_all_methods_have_are_left_out_of_their_names(tmp_path: Path):
-    scores = some_scores(methods=("mlr a=1 b=2", "baseline a=1"), tasks=TASKS[:1], seeds=1)
-    short, shared = plots._without_shared_words(scores)
-    assert (short.methods, shared) == (["baseline", "mlr b=2"], ["a=1"])
-    figures = draw(some_scores(methods=("mlr a=1",), tasks=TASKS[:1], seeds=1), tmp_path, format="png")
-    assert figures.problems == ["All methods have a=1, which is left out of their names."]
-    assert not has_colour(tmp_path / "curves-dmcontrol.png", plots.COLOURS["baseline"])
-    assert figures.altered  # so the paper is no yardstick, whatever they are called
+def test_methods_of_the_paper_are_spelt_as_there(tmp_path: Path, drawn: Drawn):
+    draw(some_scores(methods=("mlr", "baseline", "drq", "mine"), tasks=TASKS[:1], seeds=1), tmp_path, format="png")
+    assert list(drawn.legends[-1]) == ["MLR", "Baseline", "DrQ", "mine"]
+
+
+def test_a_figure_has_the_numbers_of_the_page(tmp_path: Path, drawn: Drawn):
+    scores = some_scores(tasks=TASKS[:1])
+    draw(scores, tmp_path, format="png")
+    expected = statistics.estimate_all(scores.at().normalised().matrix("mlr", TASKS[:1]))["iqm"]
+    found = next(row for _, title, row in drawn.rows if title == "interquartile mean" and row["name"] == "MLR")
+    assert [found[key] for key in ("value", "low", "high")] == pytest.approx([*map(float, expected)], abs=1e-5)
+    dots = next(row for name, _, row in drawn.rows if name == "tasks-dmcontrol" and row["name"] == "MLR")
+    assert dots["scores"] == pytest.approx([610, 620, 630])
 
 
 def test_no_legend_is_wider_than_its_figure():
-    assert plots._across(["MLR", "Baseline"], 3.3) == 2
-    assert plots._across(["MLR", "mlr objective.mask.strategy=temporal"], 3.3) == 1
-    assert plots._across(["a"] * 9, 6.8) == 4
+    assert entries_across(["MLR", "Baseline"], 3.3) == 2
+    assert entries_across(["MLR", "mlr objective.mask.strategy=temporal"], 3.3) == 1
+    assert entries_across(["a"] * 9, 6.8) == 4
 
 
 # ── against the paper ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_band_of_the_paper_is_in_colour_only_where_it_can_be_compared(tmp_path: Path):
+def with_profile(scores: Scores, profile: str) -> Scores:
+    return Scores(tuple(replace(run, protocol={**run.protocol, "profile": profile}) for run in scores.runs))
+
+
+def test_the_band_of_the_paper_is_in_colour_only_where_it_can_be_compared(tmp_path: Path, drawn: Drawn):
     scores = some_scores(methods=("mlr",), tasks=TASKS[:1], seeds=1)
-    lite = Scores(
-        tuple(run.__class__(**{**run.__dict__, "protocol": {**run.protocol, "profile": "lite"}}) for run in scores.runs)
-    )
     bands = []
-    for of in (scores, lite):
-        figures = plots.Figures(tmp_path)
-        with figures.figure("one", 2.0) as figure:
-            axes = figure.subplots()
-            bands.append(
-                [plots._paper_band(figures, axes, of.runs, styles(["mlr"])["mlr"], asked) for asked in (False, True)]
-            )
-    (label, line), (again, _) = bands[0]
-    assert label == again == "MLR, paper at 100k"
-    assert line.get_color() == plots.COLOURS["mlr"]
-    assert line.get_ydata()[0] == published(TASKS[0], 100_000, "MLR").mean
-    assert bands[1][0] is None
-    assert bands[1][1][0] == "MLR, paper at 100k, not comparable"
-    assert bands[1][1][1].get_color() == "#777777"
+    for of, asked in ((scores, False), (with_profile(scores, "lite"), False), (with_profile(scores, "lite"), True)):
+        drawn.legends.clear()
+        draw(of, tmp_path, format="png", against_paper=asked)
+        bands.append({label: colour for label, colour in drawn.legends[0].items() if "paper" in label})
+    grey = "#777777"
+    assert bands[0] == {"paper: MLR": COLOURS["mlr"]}
+    assert bands[1] == {}
+    assert bands[2] == {"paper: MLR, not comparable": grey, "paper: Baseline, not comparable": grey}
 
 
 @pytest.mark.parametrize(
-    ("end", "change", "remark", "said"),
+    ("end", "profile", "remark", "said"),
     [
-        (100_000, {}, "paper", None),
-        (500_000, {}, "paper", None),
-        (200_000, {}, "paper at 100k, not comparable", "these runs end at 200,000 frames"),
-        (100_000, {"profile": "lite"}, "paper at 100k, not comparable", "do not have the paper's protocol"),
+        (100_000, "paper", "paper", None),
+        (500_000, "paper", "paper", None),
+        (200_000, "paper", None, "the paper has no scores on these tasks at 200,000 frames"),
+        (100_000, "lite", "paper, not comparable", "not comparable: lite profile"),
     ],
 )
-def test_the_papers_columns_say_whether_they_may_be_compared(
-    tmp_path: Path, end: int, change: dict[str, str], remark: str, said: str | None
+def test_the_papers_rows_say_whether_they_may_be_compared(
+    tmp_path: Path, drawn: Drawn, end: int, profile: str, remark: str | None, said: str | None
 ):
-    runs = some_scores(methods=("mlr",), end=end, seeds=1).runs
-    scores = Scores(tuple(replace(run, protocol={**run.protocol, **change}) for run in runs)).at()
-    figures = plots.Figures(tmp_path)
-    columns = plots._beside(figures, "any", scores, TASKS)
-    assert columns[0].label == f"MLR ({remark})"
-    assert {column.remark for column in columns} == {remark}
+    scores = with_profile(some_scores(methods=("mlr",), end=end, seeds=1), profile)
+    figures = draw(scores, tmp_path, format="png", against_paper=True)
+    for figure in ("tasks-dmcontrol", "aggregates-dmcontrol"):
+        remarks = {row["remark"] for name, _, row in drawn.rows if name == figure and "remark" in row}
+        assert remarks == ({remark} if remark else set())
     assert [said in problem for problem in figures.problems if said] == [True] * (said is not None)
 
 
-def test_runs_of_another_unit_or_with_shared_overrides_are_not_compared_with_the_paper(tmp_path: Path):
+def test_runs_that_are_counted_in_another_unit_get_none_of_the_papers_rows(tmp_path: Path, drawn: Drawn):
     runs = some_scores(methods=("mlr",), seeds=1).runs
-    decisions = [
-        replace(run, unit="decisions", protocol={"budget.frames": None, "budget.decisions": 100_000}) for run in runs
-    ]
-    figures = plots.Figures(tmp_path)
-    assert plots._beside(figures, "any", Scores(tuple(decisions)).at(), TASKS) == []
-    assert figures.problems == [
-        "any: the paper has no scores on these tasks in decisions, which these runs are counted in."
-    ]
-    altered = plots.Figures(tmp_path, altered=True)
-    assert "not comparable" in plots._beside(altered, "any", Scores(runs).at(), TASKS)[0].label
+    protocol = {"budget.frames": None, "budget.decisions": 100_000}
+    decisions = [replace(run, unit="decisions", protocol=protocol) for run in runs]
+    figures = draw(Scores(tuple(decisions)), tmp_path, format="png", against_paper=True)
+    assert figures.problems == ["dmcontrol: the paper has no scores on these tasks at 100,000 decisions."]
+    assert not any("remark" in row for _, _, row in drawn.rows)
 
 
-def test_against_the_paper_says_when_its_columns_are_no_yardstick(tmp_path: Path):
+def test_one_method_has_nothing_to_be_better_than(tmp_path: Path):
     recipe = recipes.find("dmcontrol/cheetah-run", "lite")
     evaluated(tmp_path / "runs" / "a", recipe, end=recipe.frames)
     figures = draw(Scores.read(tmp_path / "runs"), tmp_path / "out", format="png", against_paper=True)
-    assert any("do not have the paper's protocol" in problem for problem in figures.problems)
-    assert kinds(figures.files) == EVERY - {"improvement"}  # one method of ours: nothing to be better than
+    assert kinds(figures.files) == EVERY - {"improvement"}
 
 
 # ── bad input ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -372,7 +350,7 @@ def test_an_unfinished_run_has_its_curve_only(tmp_path: Path):
     evaluated(tmp_path / "runs", recipe, end=recipe.frames // 2, score=20.0)
     figures = draw(Scores.read(tmp_path / "runs"), tmp_path / "out", format="png")
     assert kinds(figures.files) == {"curves"}
-    assert any("so only its curves are drawn" in problem for problem in figures.problems)
+    assert any("only its curves are drawn" in problem for problem in figures.problems)
 
 
 def test_a_hostile_task_name_stays_within_the_folder(tmp_path: Path):

@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import socket
 import time
 from pathlib import Path
 
@@ -18,11 +17,13 @@ from maskrl.recipes import resolve
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe
 from maskrl.report import Against, report
+from maskrl.report.curves import mean_curve, thinned
 from maskrl.report.document import Lines, Report, Section
-from maskrl.report.gather import LITE, all_facts, run_facts
+from maskrl.report.facts import all_facts, run_facts
+from maskrl.report.groups import LITE
 from maskrl.report.page import render, script_json
-from maskrl.report.sections import mean_curve, thinned
 from maskrl.report.tables import Table
+from maskrl.runs.directory import Run
 from tiny_runs import tiny_recipe, trained
 from written import VERSIONS, write_run
 
@@ -366,12 +367,12 @@ def test_missing_seeds_and_tasks_are_listed(tmp_path: Path) -> None:
 def test_failed_interrupted_running_and_unbegun_runs_are_told_apart(tmp_path: Path) -> None:
     write_run(tmp_path / "failed", toy(1), {1000: 5}, status="failed", why="critic/loss is not finite")
     stopped = write_run(tmp_path / "stopped", toy(2), {1000: 5}, status="running")
-    (stopped / "lock").write_text(f"process 4194999 on {socket.gethostname()} since yesterday\n")  # beyond any process
+    (stopped / "lock").write_text("process 4194999 on this machine since yesterday\n")  # which nobody holds
     going = write_run(tmp_path / "going", toy(3), {2000: 5}, status="running")
-    (going / "lock").write_text(f"process {os.getpid()} on {socket.gethostname()} since today\n")
     (write_run(tmp_path / "new", toy(4), {}) / "status.json").unlink()
     write_run(tmp_path / "done", toy(5), {3000: 5})
-    page = report([tmp_path])
+    with Run.open(going).locked():
+        page = report([tmp_path])
     told = {line.split(": ")[0].split(", seed ")[1][0]: line.split("): ")[1] for line in lines(page, "Failed")}
     assert told == {
         "1": "failed: critic/loss is not finite, at 1,000 of 3,000 frames.",

@@ -8,20 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from maskrl.report import tables
-from maskrl.report.tables import (
-    Cell,
-    Column,
-    Table,
-    as_csv,
-    key_of,
-    latex,
-    markdown,
-    number,
-    shown,
-    spread,
-    words,
-)
+from maskrl.report import exports
+from maskrl.report.exports import as_csv, latex, markdown
+from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, shown, spread, tabulated, words
 from maskrl.runs.directory import write_whole
 
 SCORES = Table(
@@ -66,6 +55,17 @@ def test_a_row_must_fit_its_columns() -> None:
         Table("k", "t", (Column("a"), Column("b")), ((words("1"),),))
     with pytest.raises(ValueError, match="in the column b"):
         Table("k", "t", (Column("b", ("mean", "std")),), ((number(1.0),),))
+
+
+def test_a_table_has_a_row_for_every_item_and_a_column_for_every_field() -> None:
+    fields: list[Field[int]] = [
+        (Column("n"), lambda n: words(f"{n}", strong=True)),
+        (Column("square", ("",)), lambda n: number(n**2, 0)),
+    ]
+    table = tabulated("key", "Title", fields, [2, 3], ["a note"], [10])
+    assert [column.name for column in table.columns] == ["n", "square"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["2", "4"], ["3", "9"]]
+    assert ([cell.text for row in table.summary for cell in row], table.notes) == (["10", "100"], ("a note",))
 
 
 def test_a_key_is_a_file_name() -> None:
@@ -120,7 +120,7 @@ def test_csv_has_the_numbers_and_not_what_people_read() -> None:
 def test_cells_with_the_same_note_are_told_of_together() -> None:
     rows = tuple((words(name), words("above", note="uncorrected")) for name in "ab")
     table = Table("k", "t", (Column("task"), Column("verdict", note="by p")), rows)
-    assert tables.all_notes(table) == ["verdict: by p", "verdict of a, b: uncorrected"]
+    assert exports.all_notes(table) == ["verdict: by p", "verdict of a, b: uncorrected"]
 
 
 # ── Names of strangers ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +163,7 @@ def test_whatever_a_name_is_latex_compiles(text: str) -> None:
 
 
 def test_all_formats_of_all_tables_are_written(tmp_path: Path) -> None:
-    files = tables.write([SCORES, one_cell("a")], tmp_path / "new" / "folder")
+    files = exports.write([SCORES, one_cell("a")], tmp_path / "new" / "folder")
     assert sorted(file.name for file in files) == [
         "key.csv",
         "key.md",

@@ -15,7 +15,7 @@ DRAWS = 10_000  # of them: a standard error of 0.004 where it matters
 
 
 def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int], *, alpha: float = 1 - CONFIDENCE) -> float:
-    """The chance that Welch's test of the means over tasks finds x above y, if both are as told, with so many runs for each task.
+    """The chance that Welch's test of the means over tasks finds x above y, if both are as told, with that many seeds per task.
 
     A finding in the wrong direction does not count. With ten runs or more of everything, the statistic is noncentral t with
     Satterthwaite's degrees of freedom. With fewer, that promises too much (81 instead of 72 of 100 where tasks have 2 or 3), as
@@ -47,7 +47,7 @@ def _simulated(difference: float, parts: Sequence[tuple[float, int]], alpha: flo
 
 @lru_cache(maxsize=1024)
 def _estimates(place: int, left: int) -> NDArray[np.float64]:
-    """Estimates of a variance of 1 with so many degrees of freedom."""
+    """Estimates of a variance of 1 with `left` degrees of freedom."""
     return np.asarray(np.random.default_rng((place, left)).chisquare(left, DRAWS) / left)
 
 
@@ -63,9 +63,8 @@ def t_beyond(t: float, freedom: float, centre: float) -> float:
 
     The integral over log s, by the trapezoidal rule: smooth and 0 at both ends, so that the rule is good to nine digits.
     """
-    width = 12 / math.sqrt(
-        2 * freedom
-    )  # log s has a standard deviation of about 1 / √(2 · freedom), and a tail to the left
+    # log s has a standard deviation of about 1 / √(2 · freedom), and a tail to the left.
+    width = 12 / math.sqrt(2 * freedom)
     u = np.linspace(-max(width, 40 / freedom), width, 2001)
     log_density = freedom * (u - np.exp(2 * u) / 2)
     density = np.exp(log_density - log_density.max())

@@ -21,6 +21,7 @@ Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
 CONFIDENCE = 0.95
+EVERYWHERE = (-math.inf, math.inf)
 
 
 # ── Aggregates ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,9 +89,7 @@ class Estimate(NamedTuple):
     high: Array
 
 
-def bootstrap(
-    statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int | tuple[int, ...] = 0
-) -> Array:
+def bootstrap(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> Array:
     """The statistic of many resamples: (resamples, ...). Stratified: every task's runs are drawn again among themselves."""
     matrix, chance = _matrix(scores), np.random.default_rng(seed)
     runs, tasks = matrix.shape
@@ -103,55 +102,25 @@ def bootstrap(
     )
 
 
-def estimate(
-    statistic: Statistic,
-    scores: ArrayLike,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
-) -> Estimate:
+def estimate(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
     """The statistic with its percentile interval."""
     values = bootstrap(statistic, scores, resamples=resamples, seed=seed)
-    return _with_interval(statistic(_matrix(scores)), values, confidence, len(_matrix(scores)))
+    return _with_interval(statistic(_matrix(scores)), values, len(_matrix(scores)))
 
 
-def estimate_all(scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Estimate]:
+def estimate_all(scores: ArrayLike, *, resamples: int = RESAMPLES) -> dict[str, Estimate]:
     """All aggregates from the same resamples."""
 
     def together(matrix: Array) -> Array:
         return np.stack([statistic(matrix) for statistic in AGGREGATES.values()], axis=-1)
 
-    found = estimate(together, scores, resamples=resamples, seed=seed)
+    found = estimate(together, scores, resamples=resamples)
     return {name: Estimate(*(part[index] for part in found)) for index, name in enumerate(AGGREGATES)}
 
 
-def estimate_difference(
-    statistic: Statistic,
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
-) -> Estimate:
-    """The statistic of x less that of y. Their runs are drawn independently."""
-    of_x = bootstrap(statistic, x, resamples=resamples, seed=(seed, 0))
-    of_y = bootstrap(statistic, y, resamples=resamples, seed=(seed, 1))
-    fewest = min(len(_matrix(x)), len(_matrix(y)))
-    return _with_interval(statistic(_matrix(x)) - statistic(_matrix(y)), of_x - of_y, confidence, fewest)
-
-
-def estimate_profile(
-    scores: ArrayLike,
-    thresholds: ArrayLike,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
-) -> Estimate:
+def estimate_profile(scores: ArrayLike, thresholds: ArrayLike, *, resamples: int = RESAMPLES) -> Estimate:
     """The performance profile with a band: an interval at every threshold by itself."""
-    matrix, chance = _matrix(scores), np.random.default_rng(seed)
+    matrix, chance = _matrix(scores), np.random.default_rng(0)
     runs = len(matrix)
     above = (matrix[..., None] > np.asarray(thresholds)).astype(np.float64)  # (runs, tasks, thresholds)
 
@@ -162,14 +131,12 @@ def estimate_profile(
         return np.asarray(total / matrix.size)
 
     values = np.concatenate([resampled(count) for count in _pieces(resamples, runs)])
-    return _with_interval(performance_profile(matrix, thresholds), values, confidence, runs)
+    return _with_interval(performance_profile(matrix, thresholds), values, runs)
 
 
-def estimate_improvement(
-    x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0, confidence: float = CONFIDENCE
-) -> Estimate:
+def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPLES) -> Estimate:
     """The probability of improvement with its interval. The runs of both are drawn again."""
-    chance, wins = np.random.default_rng(seed), list(_wins(_matrix(x), _matrix(y)))
+    chance, wins = np.random.default_rng(0), list(_wins(_matrix(x), _matrix(y)))
     runs_x, runs_y = wins[0].shape
 
     def resampled(count: int) -> Array:
@@ -180,7 +147,7 @@ def estimate_improvement(
         return np.asarray(total / (runs_x * runs_y * len(wins)))
 
     values = np.concatenate([resampled(count) for count in _pieces(resamples, max(runs_x, runs_y))])
-    return _with_interval(np.asarray(probability_of_improvement(x, y)), values, confidence, min(runs_x, runs_y))
+    return _with_interval(np.asarray(probability_of_improvement(x, y)), values, min(runs_x, runs_y))
 
 
 def _times_drawn(runs: int, resamples: int, chance: np.random.Generator) -> Array:
@@ -197,10 +164,10 @@ def _pieces(resamples: int, size: int) -> Iterator[int]:
         yield min(at_once, resamples - start)
 
 
-def _with_interval(value: Array, values: Array, confidence: float, runs: int) -> Estimate:
+def _with_interval(value: Array, values: Array, runs: int) -> Estimate:
     if runs < 2:  # drawn again, it is itself every time: an interval of no width, which would claim certainty
         return Estimate(value, np.full_like(value, math.nan), np.full_like(value, math.nan))
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
     return Estimate(value, low, high)
 
 
@@ -240,17 +207,15 @@ def estimate_as_if_normal(
     summaries: Sequence[Summary],
     statistic: Statistic,
     *,
-    ends: tuple[float, float] = (-math.inf, math.inf),
+    ends: tuple[float, float] = EVERYWHERE,
     resamples: int = 20_000,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """A statistic where only means and standard deviations are told, one of each task: as if runs were normal around them.
 
     Made-up tables of as many runs as there were, drawn anew many times and kept between the ends of the scale. The value is
     the mean over them, the interval that of another such experiment.
     """
-    chance, runs = np.random.default_rng(seed), min(summary.runs for summary in summaries)
+    chance, runs = np.random.default_rng(0), min(summary.runs for summary in summaries)
     means, stds = (np.array([summary[index] for summary in summaries]) for index in (0, 1))
     values = np.concatenate(
         [
@@ -258,7 +223,7 @@ def estimate_as_if_normal(
             for count in _pieces(resamples, runs * len(summaries))
         ]
     )
-    return _with_interval(np.asarray(values.mean(axis=0)), values, confidence, max(2, runs))
+    return _with_interval(np.asarray(values.mean(axis=0)), values, max(2, runs))
 
 
 class Difference(NamedTuple):
@@ -270,7 +235,7 @@ class Difference(NamedTuple):
     p: float
 
 
-def welch(x: Sequence[Summary], y: Sequence[Summary], *, confidence: float = CONFIDENCE) -> Difference:
+def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     """Welch's t test of the difference of means over tasks, with Satterthwaite's degrees of freedom.
 
     Every task of every method has a variance of its own; with one task it is the textbook's test of two samples. A sample
@@ -287,7 +252,7 @@ def welch(x: Sequence[Summary], y: Sequence[Summary], *, confidence: float = CON
         return Difference(value, value, value, 1.0 if value == 0 else 0.0)
     error = math.sqrt(variance) / len(x)
     freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
-    reach = t_quantile(1 - confidence, freedom) * error
+    reach = t_quantile(1 - CONFIDENCE, freedom) * error
     return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
 
 
@@ -309,9 +274,8 @@ def permutation_p(x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, draws: int 
             shuffled = chance.permuted(np.broadcast_to(values, (draws, len(values))), axis=1)
             differences += _split_difference(shuffled[:, :first], values)
     observed = math.fsum(a.mean() - b.mean() for a, b in _pairs(x, y))
-    slack = 1e-12 * max(
-        float(np.abs(values).max()) for _, values in pooled
-    )  # sums in another order differ in the last bits
+    # Sums in another order differ in the last bits.
+    slack = 1e-12 * max(float(np.abs(values).max()) for _, values in pooled)
     as_large = int((np.abs(differences) >= abs(observed) - slack).sum())
     return (as_large + extra) / (len(differences) + extra)
 
@@ -347,13 +311,13 @@ def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
     """
     difference = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)])
     variance = math.fsum(s.std**2 for s in (*x, *y)) / 2
-    return (
-        0.0 if difference == 0 else math.copysign(math.inf, difference) if variance == 0 else difference / variance**0.5
-    )
+    if difference == 0:
+        return 0.0
+    return math.copysign(math.inf, difference) if variance == 0 else difference / variance**0.5
 
 
 def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float = 0.8) -> int | None:
-    """Runs of each method with which a test at level alpha finds an effect of that size so often; None if there is none.
+    """Runs of each method with which a test at level alpha finds the effect with that power; None if there is none.
 
     By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below 2. Welch's test with few
     runs asks for one or two more (`maskrl.analysis.power`): read it as the least that is worth trying.
@@ -368,7 +332,7 @@ def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float =
 
 
 def t_two_sided(t: float, freedom: float) -> float:
-    """How likely Student's t is at least so far from 0."""
+    """How likely Student's t is at least as far from 0 as t."""
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 

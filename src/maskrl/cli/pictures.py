@@ -11,7 +11,7 @@ from maskrl.cli.words import Asked, Profile, ProfileOption, Refusal, count, refu
 
 if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
-    from maskrl.report.masks import Footage
+    from maskrl.report.film import Footage
     from maskrl.runs.directory import Run
 
 Film = Literal["agent", "replay", "random"]
@@ -40,7 +40,7 @@ def masks(
     ] = None,
     start: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Decisions from the start of an episode to the clip, if it has so many."),
+        typer.Option(metavar="N", min=0, help="Decisions before the clip; of a shorter episode, its end is shown."),
     ] = 24,
     profile: ProfileOption = "auto",
 ) -> None:
@@ -54,14 +54,10 @@ def masks(
         source, overrides = "dmcontrol/cartpole-swingup", [source, *(overrides or [])]
     if out.is_dir():
         raise Refusal(f"--out {out} is a folder. Name a file, such as {out / 'masks.html'}.")
+    words, is_run = overrides or [], Path(source).is_dir()
     with refusing(RunError):
-        run, recipe, note = (
-            _of_run(source, overrides or []) if Path(source).is_dir() else _of_recipe(source, overrides or [], profile)
-        )
-    chosen = ["--profile", recipe.profile] if run or profile != "auto" else []
-    words = _settings(recipe) if run else overrides or []
-    kept = [word for word in words or [] if word.partition("=")[0].strip() not in ON_SHOW]
-    command = "" if words is None else shlex.join(["maskrl", "train", recipe.name, *kept, *chosen])
+        run, recipe, note = _of_run(source, words) if is_run else _of_recipe(source, words, profile)
+    command = _command(recipe, _settings(recipe) if run else words, profiled=is_run or profile != "auto")
     configure_process(recipe)
     # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these are written for whoever typed the command.
     with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):
@@ -72,6 +68,14 @@ def masks(
     print(f"{out}: {count(data['steps'], 'observation')} of {recipe.name}, {recipe.profile} profile. {footage.source}")
     if note:
         print(note)
+
+
+def _command(recipe: "Recipe", words: list[str] | None, *, profiled: bool) -> str:
+    """The line that trains this, without what the page adds to it: the masks on show."""
+    if words is None:
+        return ""
+    kept = [word for word in words if word.partition("=")[0].strip() not in ON_SHOW]
+    return shlex.join(["maskrl", "train", recipe.name, *kept, *(["--profile", recipe.profile] if profiled else [])])
 
 
 def _of_recipe(name: str, overrides: list[str], profile: Profile) -> tuple[None, "Recipe", str]:
@@ -126,20 +130,20 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
 def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) -> "Footage":
     """A clip of the run's agent if there is one and nothing else was asked for."""
-    from maskrl.report import masks as explorer
+    from maskrl.report import film as camera
 
-    if run is None:
-        if film not in (None, "random"):
+    state = None
+    if run is not None and film != "random":
+        state = run.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
+    if run is not None and state is not None:
+        if film == "replay":
+            return camera.film_replay(run, recipe, state)
+        return camera.film_agent(run, recipe, state, start=start)
+    if film in ("agent", "replay"):
+        if run is None:
             raise Refusal(f"--film {film} needs a run: name its directory instead of a recipe.")
-        return explorer.film_random(recipe, start=start)
-    state = None if film == "random" else run.restore(tell=lambda text: print(f"maskrl: {text}", file=sys.stderr))
-    if state is None:
-        if film in ("agent", "replay"):
-            raise Refusal(f"{run.path} has no checkpoint yet. Use --film random, or continue the run.")
-        return explorer.film_random(recipe, start=start)
-    if film == "replay":
-        return explorer.film_replay(run, recipe, state)
-    return explorer.film_agent(run, recipe, state, start=start)
+        raise Refusal(f"{run.path} has no checkpoint yet. Use --film random, or continue the run.")
+    return camera.film_random(recipe, start=start)
 
 
 def plot(

@@ -34,7 +34,11 @@ def report(
         ),
     ] = None,
     mixed: Annotated[
-        bool, typer.Option("--mixed", help="Put runs of different protocols together, which is else refused.")
+        bool,
+        typer.Option(
+            "--mixed",
+            help="Average runs of different protocols together, instead of giving each protocol its own sections.",
+        ),
     ] = False,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table there as Markdown, LaTeX and CSV.")
@@ -43,7 +47,7 @@ def report(
     """Write what runs say, beside the paper, as one page that opens anywhere: no server, no network."""
     from maskrl.analysis.scores import ScoresError
     from maskrl.report import report as gather
-    from maskrl.report import tables as writing
+    from maskrl.report.exports import write
     from maskrl.report.page import render
     from maskrl.runs.directory import write_whole
 
@@ -60,7 +64,7 @@ def report(
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs or (), against=against, at=at, mixed=mixed)
         write_whole(out, render(page))
-        written = writing.write(page.tables, tables) if tables is not None else []
+        written = write(page.tables, tables) if tables is not None else []
     _tell(page)
     _print(f"\nThe page: {out} ({out.stat().st_size / 1e6:.1f} MB). Open it in a browser.")
     if tables is not None:

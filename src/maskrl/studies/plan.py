@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from maskrl import recipes
 from maskrl.analysis.power import cheapest_seeds, power, seeds_for
-from maskrl.analysis.scores import method_of, protocol_difference, protocol_of, scale
+from maskrl.analysis.protocol import method_of, protocol_difference, protocol_of
+from maskrl.analysis.scores import scale
 from maskrl.analysis.statistics import Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates

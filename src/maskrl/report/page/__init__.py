@@ -10,9 +10,9 @@ from typing import Any
 
 from maskrl import __version__
 from maskrl.envs.base import require_extra
-from maskrl.report import tables
-from maskrl.report.document import Chart, Lines, Report, Section
-from maskrl.report.tables import FORMATS, Table
+from maskrl.report.document import Chart, Report, Section
+from maskrl.report.exports import FORMATS, all_notes
+from maskrl.report.tables import Table
 
 NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV"}
 
@@ -30,13 +30,12 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["notes"] = tables.all_notes
+    environment.filters["notes"] = all_notes
     environment.filters["groupby_runs"] = _by_runs
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.tests["finite"] = lambda value: value is not None and math.isfinite(value)
-    environment.tests["lines"] = lambda block: isinstance(block, Lines)
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,

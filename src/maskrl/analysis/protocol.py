@@ -1,0 +1,89 @@
+"""What must agree for two scores to be comparable, and what the method of a recipe is called."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from maskrl import recipes
+from maskrl.recipes.published import Unit
+from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leaves
+
+# What may change a score without being a choice of the method, besides the values of the environment.
+PROTOCOL = ("profile", "budget.frames", "budget.decisions", "evaluation.episodes")
+SIMULATORS = {"dmcontrol": ("mujoco", "dm_control"), "atari": ("ale-py",)}
+
+# What does not make another method of a recipe: when and where it is run, and what is the protocol's.
+NOT_METHOD = (
+    *("seed", "device", "threads", "checkpoint_every", "overlap", "compile"),
+    *("agent.micro_batch", "replay.storage", "replay.on_device"),
+    *("env.", "budget.", "evaluation.every", "evaluation.episodes", "evaluation.side_by_side"),
+)
+
+Protocol = Mapping[str, Any]  # dotted path of a recipe, or the name of a simulator → value
+
+
+def unit_of(recipe: Recipe) -> Unit:
+    """What its budget counts."""
+    return "decisions" if recipe.budget.frames is None else "frames"
+
+
+def task_of(recipe: Recipe) -> str:
+    """With its suite: "dmcontrol/walker-walk"."""
+    return f"{recipe.name.partition('/')[0]}/{recipe.env.task}"
+
+
+def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Protocol:
+    """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it."""
+    from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
+    simulators = SIMULATORS.get(recipe.env.kind, ())
+    return from_recipe | {package: value for package, value in (versions or {}).items() if package in simulators}
+
+
+def protocol_hash(protocol: Protocol) -> str:
+    """Eight characters, the same for the same protocol whatever the order."""
+    return hashlib.sha256(json.dumps(dict(protocol), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def protocol_difference(a: Protocol, b: Protocol) -> list[str]:
+    """Where two protocols differ in what both of them tell: "env.size: 100 -> 48"."""
+    return [
+        f"{path}: {as_override(a[path])} -> {as_override(b[path])}" for path in a if path in b and a[path] != b[path]
+    ]
+
+
+@cache
+def own_protocol(task: str, profile: Profile) -> Protocol:
+    """The protocol of a task's recipe; empty for a task that has none."""
+    named = _named(task, profile)
+    return {} if named is None else protocol_of(named)
+
+
+def papers_protocol(task: str) -> Protocol:
+    """The paper's, without the budget, which is chosen with the time of a score; empty if the paper has no such task."""
+    return {path: value for path, value in own_protocol(task, "paper").items() if not path.startswith("budget.")}
+
+
+def method_of(recipe: Recipe) -> str:
+    """The recipe's method, followed by what sets it apart from the recipe of that name: "mlr objective.mask.ratio=0.3".
+
+    So runs that compute something else are never averaged as if they were seeds of one method.
+    """
+    named = _named(recipe.name, recipe.profile, recipe.method)
+    changes = [] if named is None else difference(named, recipe)
+    kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
+    told = {path: values.partition(" -> ")[2] for path, _, values in kept}
+    if "encoder_from" in told:  # a file for every task and seed, and one method
+        general = told["encoder_from"].replace(recipe.name, "{task}")
+        told["encoder_from"] = re.sub(rf"(?<!\d){recipe.seed}(?!\d)", "{seed}", general)
+    return " ".join([recipe.method, *(f"{path}={value}" for path, value in told.items())])
+
+
+@cache
+def _named(name: str, profile: Profile, method: str | None = None) -> Recipe | None:
+    try:
+        return recipes.find(name, profile, method)
+    except ValueError:  # a recipe of the user's own
+        return None

@@ -1,0 +1,224 @@
+"""The scores of one run, and where they are read from: run directories and CSV files.
+
+Reading does not stop at what is wrong: a reader returns the runs that it could read, and a sentence for every problem.
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+from maskrl.analysis.protocol import (
+    SIMULATORS,
+    Protocol,
+    method_of,
+    papers_protocol,
+    protocol_difference,
+    protocol_of,
+    task_of,
+    unit_of,
+)
+from maskrl.recipes.published import Unit, published_scores
+from maskrl.runs.directory import Run, RunError
+
+COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
+LARGEST = 1e100  # of a score: squares of a larger one soon overflow
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """One run: the unit of replication. What its episodes earned is in the mean of each evaluation and nowhere else."""
+
+    method: str
+    task: str  # with its suite: "dmcontrol/walker-walk"
+    seed: int
+    unit: Unit
+    curve: tuple[tuple[int, float], ...]  # (time, score) of every evaluation, in the order of time
+    protocol: Protocol
+    source: str  # its directory or file
+
+    @property
+    def suite(self) -> str:
+        return self.task.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} on {self.task}, seed {self.seed}"
+
+    @property
+    def budget(self) -> int | None:
+        """When the run is over, in its unit."""
+        return cast(int | None, self.protocol.get(f"budget.{self.unit}"))
+
+    @property
+    def departures(self) -> list[str]:
+        """Where its protocol is not the paper's: "env.size: 100 -> 48". Nothing on a task that the paper does not have."""
+        return protocol_difference(papers_protocol(self.task), self.protocol)
+
+
+Found = tuple[list[RunScores], list[str]]  # runs, and what is wrong
+
+
+def score_or_nan(value: Any) -> float:
+    """Not a number if there is none, or if it is larger than any score."""
+    try:
+        score = math.nan if value is None else float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.nan
+    return score if abs(score) <= LARGEST else math.nan
+
+
+def run_folders(path: Path) -> list[Path]:
+    """Every run directory in a folder, at any depth."""
+    return sorted(file.parent for file in path.rglob("recipe.json"))
+
+
+def read_folder(path: Path, seen: set[Path]) -> Found:
+    """The runs in a folder that have not been seen yet: paths may overlap."""
+    if not path.is_dir():
+        return [], [f"{path} does not exist."]
+    folders = run_folders(path)
+    if not folders:
+        return [], [f"{path} holds no run: there is no recipe.json in it or below."]
+    runs, problems = list[RunScores](), list[str]()
+    for folder in folders:
+        if folder.resolve() in seen:
+            continue
+        seen.add(folder.resolve())
+        try:
+            run, wrong = _read_run(folder)
+        except RunError as error:
+            problems.append(f"{error} Left out.")
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:  # a damaged file
+            problems.append(f"{folder} cannot be read ({type(error).__name__}: {error}). Left out.")
+        else:
+            runs += [run] if run.curve else []
+            problems += wrong
+    return runs, problems
+
+
+def _read_run(folder: Path) -> tuple[RunScores, list[str]]:
+    opened = Run.open(folder)
+    recipe, unit = opened.recipe, unit_of(opened.recipe)
+    evaluations = [(int(event[unit]), score_or_nan(event["score"])) for event in opened.events("evaluation")]
+    curve = tuple(sorted({at: score for at, score in evaluations if math.isfinite(score)}.items()))
+    protocol = protocol_of(recipe, opened.versions())
+    run = RunScores(method_of(recipe), task_of(recipe), recipe.seed, unit, curve, protocol, str(folder))
+    return run, list(_run_problems(run, opened.status, [at for at, score in evaluations if not math.isfinite(score)]))
+
+
+def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Iterator[str]:
+    if unknown := [package for package in SIMULATORS.get(run.suite, ()) if package not in run.protocol]:
+        yield f"{run.name} ({run.source}) does not tell its version of {', '.join(unknown)}."
+    for at in not_finite:
+        yield f"{run.name} ({run.source}): the score at {at} {run.unit} is not a finite number. Left out."
+    if not run.curve:
+        yield f"{run.name} ({run.source}) has no evaluation; its status is {status}. Left out."
+    elif run.budget is not None and run.curve[-1][0] < run.budget:
+        yield f"{run.name} ({run.source}) is at {run.curve[-1][0]} of {run.budget} {run.unit}; its status is {status}."
+
+
+class _Key(NamedTuple):
+    """Which run a row belongs to."""
+
+    method: str
+    task: str
+    seed: int
+    unit: Unit
+
+
+_Curves = Mapping[_Key, Mapping[int, Sequence[float]]]  # run → time → its scores, of which there should be one
+
+
+def read_csv(path: Path) -> Found:
+    """The runs of a file with a row for every evaluation."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            names = [name.strip().lower() for name in next(reader, [])]
+            lines = [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        return [], [f"{path} cannot be read as a CSV: {error}."]
+    units = [unit for unit in get_args(Unit) if unit in names]
+    missing = [name for name in COLUMNS if name not in names] + ([] if units else ["frames or decisions"])
+    if missing:
+        return [], [f"{path} has the columns {', '.join(names) or 'none'}; there is no {', no '.join(missing)}."]
+    if not lines:
+        return [], [f"{path} has no rows."]
+    curves, problems = _curves_of(path, lines, units)
+    runs, repeated = _runs_of(path, curves)
+    return runs, problems + repeated
+
+
+def _curves_of(
+    path: Path, lines: Sequence[tuple[int, Mapping[str, str]]], units: Sequence[Unit]
+) -> tuple[_Curves, list[str]]:
+    curves: dict[_Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    problems = []
+    for number, line in lines:
+        try:
+            key, at, score = _parsed(line, units)
+        except (ValueError, KeyError):
+            problems.append(f"{path}, line {number}: cannot be read: {line}. Left out.")
+            continue
+        if math.isfinite(score):
+            curves[key][at].append(score)
+        else:
+            problems.append(f"{path}, line {number}: the score is not a finite number. Left out.")
+    return curves, problems
+
+
+def _runs_of(path: Path, curves: _Curves) -> Found:
+    """A run has one score at a time. Its budget is the latest time of its task: a seed that ends before has not got there."""
+    runs, problems, last = list[RunScores](), list[str](), defaultdict[tuple[str, Unit], int](int)
+    for key, curve in curves.items():
+        last[key.task, key.unit] = max(last[key.task, key.unit], *curve)
+    for key, curve in curves.items():
+        method, task, seed, unit = key
+        twice = next((at for at, scores in curve.items() if len(scores) > 1), None)
+        if twice is not None:
+            problems.append(
+                f"{path}: {method} on {task}, seed {seed} has {len(curve[twice])} scores at {twice} {unit}. A run has one: "
+                "episodes are no seeds. This run is left out."
+            )
+            continue
+        points = tuple(sorted((at, scores[0]) for at, scores in curve.items()))
+        budget = {f"budget.{name}": last[task, unit] if name == unit else None for name in get_args(Unit)}
+        runs.append(RunScores(*key, points, {"env.task": task.partition("/")[2], **budget}, str(path)))
+    return runs, problems
+
+
+def _parsed(line: Mapping[str, str], units: Sequence[Unit]) -> tuple[_Key, int, float]:
+    """Which run, at what time, and the score. A row with both times is counted as its benchmark does."""
+    task = _full_name(line["task"])
+    told: list[Unit] = [unit for unit in units if line.get(unit, "").strip()]
+    if not told:
+        raise ValueError("A row has a time.")
+    unit = told[-1] if task.startswith("atari/") else told[0]  # decisions are the last of the two
+    return (
+        _Key(line["method"].strip(), task, _whole(line["seed"]), unit),
+        _whole(line[unit]),
+        score_or_nan(line["score"]),
+    )
+
+
+def _whole(text: str) -> int:
+    """A whole number, which may be written as 1e5 or 1.0."""
+    if not float(text).is_integer():
+        raise ValueError(f"{text} is not a whole number.")
+    return int(float(text))
+
+
+def _full_name(task: str) -> str:
+    """With its suite: "walker-walk" of the paper's tables is "dmcontrol/walker-walk"; others stay as they are."""
+    task = task.strip()
+    return task if "/" in task else _papers_tasks().get(task, f"other/{task}")
+
+
+@cache
+def _papers_tasks() -> dict[str, str]:
+    return {score.task.partition("/")[2]: score.task for score in published_scores()}

@@ -1,0 +1,82 @@
+"""Learning curves: every seed a thin line, the mean a thick one, and what the paper has as a band at its budget."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from maskrl.analysis.verdict import GAIN
+from maskrl.recipes.published import published
+from maskrl.report.document import Chart, Section
+from maskrl.report.groups import Group, in_order, short
+
+MOST_POINTS = 60_000  # of learning curves on a page
+
+Curve = Sequence[tuple[int, float]]  # (time, value)
+
+
+def curves(group: Group, *, papers: bool, most: int) -> Section:
+    """A panel for every task. `most`: points of a line."""
+    panels = []
+    for task in group.tasks:
+        lines = []
+        for method in group.methods:
+            mine = sorted((r for r in group.runs.runs if (r.method, r.task) == (method, task)), key=lambda r: r.seed)
+            if mine:
+                lines.append(method_lines(method, [(run.seed, run.curve) for run in mine], most))
+        panels.append({"title": short(task), "methods": lines, "bands": _bands(group, task) if papers else []})
+    told = ["Thin lines are seeds, thick ones their mean, dashed where some seeds have ended."]
+    if any(panel["bands"] for panel in panels):
+        apart = f" Here it is {group.not_the_papers}." if group.not_the_papers else ""
+        told.append(f"A band is what the paper reports, mean ± standard deviation, at its budget.{apart}")
+    longest = max((len(run.curve) for run in group.runs.runs), default=0)
+    if longest > most:
+        told.append(f"Of the {longest} points of a curve {most} are drawn, its first and last among them.")
+    data = {"unit": group.unit, "y": "score", "panels": panels, "apart": group.not_the_papers}
+    chart = Chart(f"{group.key}-curves-chart", "curves", f"Learning curves, {group.name}", data)
+    return Section(f"{group.key}-curves", "Learning curves", tuple(told), (chart,), over=group.name)
+
+
+def _bands(group: Group, task: str) -> list[dict[str, Any]]:
+    """Of the paper's own methods and of those that we have runs of, at every time that these runs have."""
+    ours = {method.lower(): method for method in reversed(group.methods)}
+    times = {at for run in group.runs.runs if run.task == task for at in (run.budget, *(at for at, _ in run.curve))}
+    found = [
+        published(task, at, method)
+        for method in in_order({*GAIN, *group.methods})
+        for at in sorted(time for time in times if time is not None)
+    ]
+    return [
+        {
+            "name": ours.get(cell.method.lower(), cell.method),
+            "label": f"paper: {cell.method}",
+            "at": cell.at,
+            "mean": cell.mean,
+            "std": None if cell.misprint else cell.std,
+        }
+        for cell in dict.fromkeys(cell for cell in found if cell is not None and cell.unit == group.unit)
+    ]
+
+
+def method_lines(method: str, curves: Sequence[tuple[int, Curve]], most: int) -> dict[str, Any]:
+    """The lines of a method in a panel, of (seed, curve)."""
+    seeds = [{"seed": seed, "points": thinned(curve, most)} for seed, curve in curves]
+    return {"name": method, "seeds": seeds, "mean": thinned(mean_curve(curve for _, curve in curves), most)}
+
+
+def mean_curve(curves: Iterable[Curve]) -> list[tuple[int, float, int]]:
+    """(time, mean, of how many curves) wherever one of them has a point."""
+    at: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        for time, score in curve:
+            at[time].append(score)
+    return [(time, math.fsum(scores) / len(scores), len(scores)) for time, scores in sorted(at.items())]
+
+
+def thinned(points: Sequence[tuple[float, ...]], most: int) -> list[list[float]]:
+    """At most `most` points, evenly chosen, the first and the last included. Values keep six digits, times all."""
+    if len(points) > most:
+        points = [points[index] for index in np.linspace(0, len(points) - 1, most).round().astype(int)]
+    return [[time, *(float(f"{value:.6g}") for value in values)] for time, *values in points]

@@ -1,0 +1,152 @@
+"""A table as Markdown, LaTeX and CSV. Every text may come from a stranger's folder, so every format escapes all of it."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from maskrl.report.tables import Cell, Column, Table
+from maskrl.runs.directory import write_whole
+
+
+def markdown(table: Table) -> str:
+    """With pipes, numbers to the right; the title above and the notes below."""
+    heads = [_in_markdown(column.name) for column in table.columns]
+    lines = [[_strong_markdown(cell) for cell in row] for row in table.all_rows]
+    rule = ["---:" if column.parts else ":---" for column in table.columns]
+    rows = [f"| {' | '.join(line)} |" for line in (heads, rule, *lines)]
+    notes = [f"- {_in_markdown(note)}" for note in all_notes(table)]
+    return "\n".join([f"**{_in_markdown(table.title)}**", "", *rows, *([""] if notes else []), *notes, ""])
+
+
+def _strong_markdown(cell: Cell) -> str:
+    return f"**{_in_markdown(cell.text)}**" if cell.strong else _in_markdown(cell.text)
+
+
+def _in_markdown(text: str) -> str:
+    escaped = "".join(f"\\{letter}" if letter in "\\`*_[]|~" else letter for letter in _one_line(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+# Rules of booktabs where it is loaded, plain lines where it is not.
+RULES = "".join(rf"\providecommand{{\{name}rule}}{{\hline}}" for name in ("top", "mid", "bottom"))
+
+TEX: Mapping[str, str] = {
+    **{letter: f"\\{letter}" for letter in "{}$&#_%"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"},
+    **{"±": r"$\pm$", "−": r"$-$", "–": "--", "—": "---", "×": r"$\times$", "→": r"$\to$", "…": r"\ldots{}", "·": r"$\cdot$"},
+    **{"²": "$^2$", "≥": r"$\geq$", "≤": r"$\leq$", "≈": r"$\approx$", "▲": r"$\uparrow$", "▼": r"$\downarrow$"},
+    **{"λ": r"$\lambda$", "η": r"$\eta$", "σ": r"$\sigma$", "’": "'", "“": "``", "”": "''", "\u202f": "~", "\u00a0": "~"},
+}  # fmt: skip
+JOINING = "-',`?!"
+
+
+def latex(table: Table) -> str:
+    """A float that any LaTeX compiles, with booktabs or without."""
+    heads = [rf"\textbf{{{_in_latex(column.name)}}}" for column in table.columns]
+    notes = [_in_latex(note) for note in all_notes(table)]
+    body = [[_strong_latex(cell) for cell in row] for row in table.rows]
+    last = [[_strong_latex(cell) for cell in row] for row in table.summary]
+    return "\n".join(
+        [
+            r"\begin{table}[htbp]",
+            r"\centering",
+            RULES,
+            rf"\caption{{{' '.join([_in_latex(table.title) + '.', *notes])}}}",
+            rf"\begin{{tabular}}{{{''.join('r' if column.parts else 'l' for column in table.columns)}}}",
+            r"\toprule",
+            rf"{' & '.join(heads)} \\",
+            r"\midrule",
+            *(rf"{' & '.join(line)} \\" for line in body),
+            *([r"\midrule"] if last else []),
+            *(rf"{' & '.join(line)} \\" for line in last),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _strong_latex(cell: Cell) -> str:
+    # A line of a table that begins with a bracket would be taken for an option of the \\ before it.
+    text = _in_latex(cell.text)
+    return rf"\textbf{{{text}}}" if cell.strong else f"{{}}{text}" if text[:1] in ("[", "*") else text
+
+
+def _in_latex(text: str) -> str:
+    letters = _one_line(text)
+    # Two of some signs in a row would become another: -- a dash, '' a quotation mark, ?` a turned question mark.
+    return "".join(
+        ("{}" if before in JOINING and letter in JOINING else "") + _tex_letter(letter)
+        for before, letter in zip(f" {letters}", letters, strict=False)
+    )
+
+
+def _tex_letter(letter: str) -> str:
+    """A letter that every engine has a glyph for; of others, their number."""
+    if letter in TEX:
+        return TEX[letter]
+    accented = "À" <= letter <= "ÿ" and letter.isalpha() and letter not in "ÐðÞþ"
+    return letter if letter.isascii() or accented else f"[U+{ord(letter):04X}]"
+
+
+def as_csv(table: Table) -> str:
+    """The numbers in full, a column for each part. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([_harmless(name) for column in table.columns for name in _headings(column)])
+    for row in table.all_rows:
+        cells = zip(row, table.columns, strict=True)
+        writer.writerow([field for cell, column in cells for field in _fields(cell, column)])
+    return file.getvalue()
+
+
+def _headings(column: Column) -> list[str]:
+    return [f"{column.name} {part}".strip() for part in column.parts] or [column.name]
+
+
+def _fields(cell: Cell, column: Column) -> list[str]:
+    if not column.parts:
+        return [_harmless(cell.text)]
+    values = cell.numbers or (None,) * len(column.parts)
+    return ["" if value is None or not math.isfinite(value) else repr(value) for value in values]
+
+
+def _harmless(text: str) -> str:
+    text = _one_line(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "−") else text
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": as_csv}
+
+
+def write(tables: Iterable[Table], folder: Path) -> list[Path]:
+    """Every table in every format: `folder/key.md`, `.tex` and `.csv`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for table in tables:
+        for ending, form in FORMATS.items():
+            path = folder / f"{table.key}.{ending}"
+            write_whole(path, form(table))
+            written.append(path)
+    return written
+
+
+def all_notes(table: Table) -> list[str]:
+    """Those of the table, of its headings and of its cells; cells of a column with the same note are named together."""
+    of_columns = [f"{column.name}: {column.note}" for column in table.columns if column.note]
+    of_cells: dict[tuple[str, str], list[str]] = {}
+    for row in table.all_rows:
+        for cell, column in zip(row, table.columns, strict=True):
+            if cell.note:
+                of_cells.setdefault((column.name, cell.note), []).append(row[0].text)
+    told = [f"{name} of {', '.join(rows)}: {note}" for (name, note), rows in of_cells.items()]
+    return list(dict.fromkeys([*table.notes, *of_columns, *told]))
+
+
+def _one_line(text: str) -> str:
+    """Line breaks and other signs that cannot be seen become spaces."""
+    return "".join(letter if letter.isprintable() or letter == "\u00a0" else " " for letter in text)

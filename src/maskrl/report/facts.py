@@ -1,0 +1,137 @@
+"""What a run directory tells besides its scores: how far the run is, its probes, its time, its versions."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from maskrl.analysis.protocol import method_of, protocol_of, task_of, unit_of
+from maskrl.analysis.reading import LARGEST, RunScores, run_folders
+from maskrl.recipes.published import Unit
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.directory import Run, RunError
+
+Life = Literal["done", "running", "interrupted", "failed", "not begun"]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run."""
+
+    source: str
+    recipe: Recipe
+    life: Life
+    why: str  # it failed
+    reached: int  # in the unit of its budget
+    seconds: float
+    versions: Mapping[str, Any]
+    probes: tuple[Mapping[str, Any], ...] = ()  # in the order of time; the last may be from probe.json
+    timing: Mapping[str, float] = field(default_factory=dict)  # part → seconds
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> Unit:
+        return unit_of(self.recipe)
+
+    @property
+    def budget(self) -> int:
+        return self.recipe.budget.decisions or self.recipe.frames
+
+    @property
+    def frames(self) -> int:
+        """Of the simulator, so far."""
+        return self.reached * (self.recipe.env.action_repeat if self.unit == "decisions" else 1)
+
+    @cached_property
+    def method(self) -> str:
+        return method_of(self.recipe)
+
+    @property
+    def task(self) -> str:
+        return task_of(self.recipe)
+
+    @property
+    def finished(self) -> bool:
+        return self.life == "done" and self.reached >= self.budget
+
+    @property
+    def without_scores(self) -> RunScores:
+        """For what asks about its protocol alone."""
+        protocol = protocol_of(self.recipe, self.versions)
+        return RunScores(self.method, self.task, self.recipe.seed, self.unit, (), protocol, self.source)
+
+
+def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
+    """Of every run that can be read; of the others `Scores.problems` tells."""
+    folders = dict[Path, Path]()  # paths may overlap
+    for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path)):
+        folders.setdefault(folder.resolve(), folder)
+    for folder in folders.values():
+        try:
+            yield run_facts(folder)
+        except (RunError, OSError, ValueError, KeyError, TypeError, OverflowError):
+            continue
+
+
+def run_facts(folder: Path) -> RunFacts:
+    """Of a run directory. Only what is needed of its log is parsed."""
+    run, clock, timing = Run.open(folder), _last_clock(folder), defaultdict[str, float](float)
+    events = list(run.events("probe", "timing", "note"))
+    for event in events:
+        for part, spent in event["parts"].items() if event["kind"] == "timing" else ():
+            timing[part] += spent if is_number(spent) else 0.0
+    probes = [event for event in events if event["kind"] == "probe"]
+    measured, life = _json_object(folder / "probe.json"), _life(run)
+    return RunFacts(
+        source=str(folder),
+        recipe=run.recipe,
+        life=life,
+        why=str(_json_object(folder / "status.json").get("why") or "") if life == "failed" else "",
+        reached=int(clock.get(unit_of(run.recipe), 0)),
+        seconds=float(clock.get("seconds", 0.0)),
+        versions=run.versions(),
+        probes=(*probes, measured) if measured else tuple(probes),
+        timing=timing,
+        notes=tuple(str(event.get("text", "")) for event in events if event["kind"] == "note"),
+    )
+
+
+def _last_clock(folder: Path) -> dict[str, Any]:
+    """The clock of the last line of the log that is whole; nothing if there is none."""
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**18))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and all(is_number(event.get(name)) for name in ("frames", "decisions", "seconds")):
+            return event
+    return {}
+
+
+def _life(run: Run) -> Life:
+    """The status; of a run that says it is running, whether a process holds its lock."""
+    named: dict[str, Life] = {"new": "not begun", "stopped": "interrupted", "done": "done", "failed": "failed"}
+    return named.get(run.status) or ("running" if run.is_locked else "interrupted")
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_number(value: Any) -> bool:
+    """That can be drawn: neither a truth value, nor infinite, nor near it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -1,0 +1,140 @@
+"""Where the clip of the mask explorer comes from: random actions, a run's agent, or a run's replay."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from maskrl.agents.base import Agent, Spaces
+from maskrl.envs.base import episode_seed
+from maskrl.objectives.mlr import MLRConfig
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import NothingToDrawError
+from maskrl.runs.build import build_agent, build_replay
+from maskrl.runs.directory import Run, RunError
+from maskrl.runs.evaluate import Env
+from maskrl.runs.loop import EVALUATION_SEED
+from maskrl.runs.state import as_arrays
+
+EPISODES = 100  # in which a clip is looked for
+
+
+@dataclass(frozen=True)
+class Footage:
+    """K consecutive observations of an episode, and where they come from."""
+
+    obs: Tensor  # (K, C, H, W) uint8
+    source: str  # "Random actions, seed 1."
+    features: Tensor | None = None  # (K, h, w) in [0, 1]: the encoder's map, a mean over its channels; of MLR-F alone
+
+    def __post_init__(self) -> None:
+        if self.obs.ndim != 4 or self.obs.dtype != torch.uint8:
+            raise ValueError(f"Footage is uint8 (K, C, H, W); got {self.obs.dtype} of shape {tuple(self.obs.shape)}.")
+
+
+def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
+    """Random actions in the training environment. The clip begins `start` decisions after a reset, or as late as it can."""
+    with _environment(recipe, training=True) as env:
+        spaces, chance = Spaces.of(env), np.random.default_rng(recipe.seed)
+        obs = _film(env, recipe.seed, _length(recipe), start, lambda _: spaces.random_action(chance))
+        return _footage(recipe, obs, f"Random actions, seed {recipe.seed}.", lambda: build_agent(recipe, env))
+
+
+def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int = 24) -> Footage:
+    """The agent of a checkpoint acts, without exploring, in an evaluation environment. `recipe` may have other masks."""
+    with _environment(recipe, training=False) as env:
+        agent, seed = _agent_of(run, env, state), recipe.seed + EVALUATION_SEED
+        obs = _film(env, seed, _length(recipe), start, lambda obs: agent.policy().act(obs[None])[0])
+        frames = state["position"]["decisions"] * recipe.env.action_repeat
+        return _footage(recipe, obs, f"The agent of {run.path}, trained for {frames:,} frames, acts.", lambda: agent)
+
+
+def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
+    """A clip from the middle of what the run has stored. Its files are read and left as they are."""
+    folder, length = run.path / "replay", _length(recipe)
+    files = ("frames.u8", "stamps.u32") if run.recipe.replay.storage == "disk" else ()
+    if not all((folder / name).exists() for name in files):
+        raise RunError(f"{folder} is gone. Film the agent or random actions instead.")
+    with _environment(recipe, training=True) as env:
+        replay = build_replay(run.recipe, env, run, mend=False)
+        replay.load_state_dict(as_arrays(state["replay"]))
+        draw = replay.spread(3, span=length)
+        if not len(draw):
+            raise NothingToDrawError(f"No stored episode of {run.path} has {length} decisions in a row.")
+        middle = type(draw)(draw.starts[len(draw) // 2 :][:1], draw.weights[:1])
+        source = f"From the replay of {run.path}, frame {int(middle.starts[0]):,} on."
+        return _footage(recipe, replay.clips(middle, length=length).obs[0], source, lambda: _agent_of(run, env, state))
+
+
+@contextmanager
+def _environment(recipe: Recipe, *, training: bool) -> Iterator[Env]:
+    env = recipe.env.make(seed=recipe.seed, training=training)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _agent_of(run: Run, env: Env, state: Mapping[str, Any]) -> Agent:
+    agent = build_agent(run.recipe, env)
+    try:
+        agent.load_state_dict(dict(state["agent"]))
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise RunError(
+            f"The agent of {run.path} was saved by another version of maskrl and cannot be built here: {error}\n"
+            "Film its replay or random actions instead."
+        ) from error
+    return agent
+
+
+def _film(env: Env, seed: int, length: int, start: int, policy: Callable[[NDArray[np.uint8]], Any]) -> Tensor:
+    """The first `length` observations in a row of which `start` come before, within an episode, or the end of a shorter one."""
+    best: list[NDArray[np.uint8]] = []
+    for number in range(EPISODES):
+        obs, _ = env.reset(seed=episode_seed(seed, number))
+        taken, over = [obs], False
+        while not over and len(taken) < start + length:
+            obs, _, terminated, truncated, _ = env.step(policy(obs))
+            over = terminated or truncated
+            taken += [] if over else [obs]  # a clip has an action for each of its observations: the last has none
+        best = max(best, taken, key=len)
+        if len(best) >= length:
+            return torch.from_numpy(np.stack(best[-length:]))
+    raise NothingToDrawError(
+        f"No episode of {EPISODES} has {length} decisions: the longest has {len(best)}. Lower objective.clip_length."
+    )
+
+
+@torch.no_grad()
+def _footage(recipe: Recipe, obs: Tensor, source: str, agent: Callable[[], Agent]) -> Footage:
+    """The clip, and where features are masked, the mean over channels of the encoder's last convolution, scaled to [0, 1].
+
+    The encoder sees the middle of every observation.
+    """
+    objective = objective_of(recipe)
+    if objective.corrupt != "features":
+        return Footage(obs, source)
+    encoder = agent().encoder
+    like, crop = next(encoder.parameters()), objective.augment.crop or obs.shape[-1]
+    edge = (obs.shape[-1] - crop) // 2
+    middle = obs[..., edge : edge + crop, edge : edge + crop]
+    maps = encoder.features(middle.to(like.device, like.dtype) / 255).mean(dim=1).cpu()
+    return Footage(obs, source, (maps - maps.min()) / (maps.max() - maps.min()).clamp(min=1e-9))
+
+
+def _length(recipe: Recipe) -> int:
+    return objective_of(recipe).clip_length
+
+
+def objective_of(recipe: Recipe) -> MLRConfig:
+    # The page explains MLR, its variants and their settings; no other objective has them.
+    if not isinstance(recipe.objective, MLRConfig):
+        raise ValueError(
+            f"{recipe.name} is with {recipe.method} here, which hides nothing; the page shows the masks of MLR. Use method mlr."
+        )
+    return recipe.objective

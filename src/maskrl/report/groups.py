@@ -1,0 +1,151 @@
+"""Runs that may be put together: those of one suite and one protocol, under a name that says what they share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from maskrl.analysis.scores import Scores
+from maskrl.analysis.verdict import GAIN
+from maskrl.recipes.published import PublishedScore, Unit, published
+from maskrl.recipes.schema import as_override
+from maskrl.report.facts import RunFacts
+from maskrl.report.tables import key_of
+
+LITE = "not comparable: lite profile"
+SUITES = {"dmcontrol": "DMControl", "atari": "Atari", "toy": "Toys", "other": "Other tasks"}
+IN_THE_PAPER = ("dmcontrol", "atari")  # suites whose runs have the paper's profile or another
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one suite and one protocol, or of several protocols if that was asked for."""
+
+    name: str  # "DMControl · lite profile · 100,000 frames"
+    runs: Scores  # with their curves
+    at: int | None  # when scores are taken; None: at the end of each budget
+    mixed: bool
+    conflicts: tuple[str, ...] = ()  # in what its runs differ, if they were mixed
+
+    @property
+    def key(self) -> str:
+        return key_of(self.name)
+
+    @property
+    def suite(self) -> str:
+        return self.runs.runs[0].suite
+
+    @property
+    def unit(self) -> Unit:
+        return self.runs.runs[0].unit
+
+    @cached_property
+    def final(self) -> Scores:
+        """One score of each run that has reached the time."""
+        return replace(self.runs, problems=()).at(self.at)
+
+    @cached_property
+    def methods(self) -> list[str]:
+        return in_order(self.runs.methods)
+
+    @property
+    def tasks(self) -> list[str]:
+        return self.runs.tasks
+
+    @property
+    def baseline(self) -> str | None:
+        """What the Baseline is called here: a CSV may spell it as the paper does."""
+        return next((method for method in self.methods if method.lower() == GAIN[1].lower()), None)
+
+    @property
+    def reference(self) -> str | None:
+        """The method that others are held against."""
+        return self.baseline if len(self.methods) > 1 else None
+
+    @property
+    def times(self) -> list[int]:
+        """When the scores are taken, in its unit."""
+        return sorted({run.curve[0][0] for run in self.final.runs})
+
+    def paper(self, task: str, method: str) -> PublishedScore | None:
+        """What the paper has for that at the time of these scores, or at the end of the budget of runs that have none yet.
+
+        Scores of several times, which may be mixed, are of none that the paper has.
+        """
+        times = {run.curve[0][0] for run in self.final.runs if run.task == task}
+        budgets = {run.budget for run in self.runs.runs if run.task == task and run.budget is not None}
+        chosen = times or budgets
+        found = published(task, chosen.pop(), method) if len(chosen) == 1 else None
+        return found if found is not None and found.unit == self.unit else None
+
+    @cached_property
+    def not_the_papers(self) -> str:
+        """Why its scores may not be held against the paper's; nothing if they may."""
+        if any(run.protocol.get("profile") == "lite" for run in self.runs.runs):
+            return LITE
+        strange = sorted({line for run in self.runs.runs for line in run.departures})
+        return f"not comparable: {'; '.join(strange[:3])}{'; …' if len(strange) > 3 else ''}" if strange else ""
+
+
+def order_of(method: str) -> tuple[int, str, str]:
+    """For sorting: the paper's own methods first, so that they have the same colours on every page; then by name."""
+    first, name = [own.lower() for own in GAIN], method.lower()
+    return first.index(name) if name in first else len(first), name, method
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    return sorted(methods, key=order_of)
+
+
+def short(task: str) -> str:
+    return task.partition("/")[2]
+
+
+def grouped(scores: Scores, *, at: int | None, mixed: bool) -> list[Group]:
+    """Suites apart, and within a suite the protocols, unless they are to be mixed."""
+    scores = replace(scores, problems=())
+    if at is not None:  # then the budget does not set runs apart
+        budgets = [dict(run.protocol) | {f"budget.{run.unit}": at} for run in scores.runs]
+        runs = [replace(run, protocol=protocol) for run, protocol in zip(scores.runs, budgets, strict=True)]
+        scores = replace(scores, runs=tuple(runs))
+    parts = [scores.of_suite(suite) for suite in scores.suites] if mixed else scores.groups()
+    parts.sort(key=lambda part: part.suites)
+    return [Group(_name(part, parts), part, at, mixed, tuple(part.conflicts())) for part in parts]
+
+
+def _name(part: Scores, parts: Sequence[Scores]) -> str:
+    """The suite, the profile, the budget, and what else sets it apart from others that have the same of these."""
+    name = _plain_name(part)
+    rivals = [_values(other) for other in parts if other is not part and _plain_name(other) == name]
+    apart = [
+        f"{path}={next(iter(values))}"
+        for path, values in (_values(part).items() if rivals else ())
+        if path not in ("profile", "env.task", "env.kind") and not path.startswith("budget.") and len(values) == 1
+        if any(path in other and not values & other[path] for other in rivals)
+    ]
+    return " · ".join([name, *apart])
+
+
+def _plain_name(part: Scores) -> str:
+    first = part.runs[0]
+    profiles = {f"{run.protocol['profile']} profile" if "profile" in run.protocol else "CSV" for run in part.runs}
+    words = [SUITES.get(first.suite, first.suite)]
+    if first.suite in IN_THE_PAPER:
+        words.append("mixed profiles" if len(profiles) > 1 else profiles.pop())
+    budgets = sorted({run.budget for run in part.runs if run.budget is not None})
+    words.append(f"{' and '.join(f'{budget:,}' for budget in budgets)} {first.unit}")
+    return " · ".join(words)
+
+
+def protocol_names(facts: Iterable[RunFacts]) -> dict[str, str]:
+    """The source of every run → the name of those whose protocol it has, with a score or without."""
+    parts = Scores(tuple(fact.without_scores for fact in facts)).groups()
+    names = [_name(part, parts) for part in parts]
+    return {run.source: name for name, part in zip(names, parts, strict=True) for run in part.runs}
+
+
+def _values(scores: Scores) -> dict[str, set[str]]:
+    values: dict[str, set[str]] = {}
+    for run in scores.runs:
+        for path, value in run.protocol.items():
+            values.setdefault(path, set()).add(as_override(value))
+    return values

@@ -1,0 +1,106 @@
+"""What the encoders have learned: the last probe of every run beside the paper's cosines, and cosines over training."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from maskrl.recipes.published import representation_cosines
+from maskrl.report.cases import Case, Cases
+from maskrl.report.curves import method_lines
+from maskrl.report.document import Block, Chart, Section
+from maskrl.report.facts import RunFacts, is_number
+from maskrl.report.groups import LITE
+from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, summary_cell, tabulated, words
+
+PROBES = {
+    "encoder_cosine": "encoder cosine",
+    "decoder_cosine": "decoder cosine",
+    "rank": "effective rank",
+    "dead": "dead units",
+    "r2": "linear R²",
+}
+
+
+def representation(runs: Cases, *, papers: bool) -> Section | None:
+    """The section on probes."""
+    probed = {case: [fact for fact in facts if fact.probes] for case, facts in runs.items()}
+    found = {case: facts for case, facts in probed.items() if facts}
+    if not found:
+        return None
+    told = (
+        "The cosine is between latents of masked and of original observations: near 1, the encoder sees through the mask. "
+        "Effective rank and dead units tell of collapse; R² is how well the simulator’s state can be read off the latents "
+        "by a linear map.",
+        "Each number is of the last probe of a run, and the mean over runs.",
+    )
+    blocks: tuple[Block, ...] = (_probes_table(found, papers=papers), *_cosine_curves(found))
+    return Section("representation", "What the encoders learned", told, blocks)
+
+
+def _probes_table(found: Cases, *, papers: bool) -> Table:
+    last = {case: [_last_probe(fact) for fact in facts] for case, facts in found.items()}
+    printed = {(m.lower(), task): cosine for (m, task), cosine in representation_cosines().items()} if papers else {}
+
+    def probe(key: str) -> Field[Case]:
+        return Column(PROBES[key], ("mean", "std", "runs")), lambda case: _probe_cell(last[case], key)
+
+    def profile(case: Case) -> Cell:
+        own = found[case][0].recipe.profile
+        lite = own == "lite" and (case.method, case.task) in printed
+        return words(LITE, mark="apart") if lite else words(own)
+
+    first, *others = PROBES
+    paper: Field[Case] = (
+        Column("paper: cosine", ("",), "quiet"),
+        lambda case: number(printed.get((case.method, case.task)), 3),
+    )
+    fields: list[Field[Case]] = [
+        (Column("task"), lambda case: words(case.task, strong=True)),
+        (Column("method"), lambda case: words(case.method)),
+        *(probe(first), *([paper] if papers else []), *map(probe, others)),
+        (Column("profile"), profile),
+    ]
+    if len({case.setting for case in found}) > 1:
+        fields.append((Column("runs of"), lambda case: words(case.setting)))
+    return tabulated("representation", "Representation probes", fields, found)
+
+
+def _probe_cell(probes: Sequence[Mapping[str, float]], key: str) -> Cell:
+    values = [probe[key] for probe in probes if key in probe]
+    return summary_cell(values) if values else NOTHING
+
+
+def _last_probe(fact: RunFacts) -> dict[str, float]:
+    """The newest value of each."""
+    found = dict[str, float]()
+    for probe in fact.probes:
+        linear = probe.get("linear")
+        values = {**probe, **({"r2": linear.get("r2")} if isinstance(linear, dict) else {})}
+        found |= {key: float(values[key]) for key in PROBES if is_number(values.get(key))}
+    return found
+
+
+def _cosine_curves(found: Cases) -> Iterator[Chart]:
+    """The encoder's cosine over training, where it was measured more than once; a panel for each task and protocol."""
+    lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for case, facts in found.items():
+        measured = [(fact.recipe.seed, points) for fact in facts if (points := _cosines(fact))]
+        if measured:
+            lines[case.place].append(method_lines(case.method, measured, 100))
+    panels = [
+        {"title": title, "methods": methods, "bands": []}
+        for title, methods in lines.items()
+        if any(len(seed["points"]) > 1 for method in methods for seed in method["seeds"])
+    ]
+    if panels:
+        data = {"unit": "frames", "y": "cosine", "panels": panels, "apart": ""}
+        yield Chart("probe-curves", "curves", "Cosine after the encoder, over training", data)
+
+
+def _cosines(fact: RunFacts) -> list[tuple[int, float]]:
+    found = {
+        int(probe["frames"]): float(probe["encoder_cosine"])
+        for probe in fact.probes
+        if is_number(probe.get("frames")) and is_number(probe.get("encoder_cosine"))
+    }
+    return sorted(found.items())
