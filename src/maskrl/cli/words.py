@@ -1,21 +1,24 @@
-"""What the commands share: arguments and options that mean the same everywhere, refusals, and words about a recipe."""
+"""What the commands share: arguments and options that mean the same everywhere, refusals, tables, and words about a recipe."""
 
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from maskrl.recipes.schema import Recipe
 
 Profile = Literal["auto", "paper", "lite"]
-Method = Literal["mlr", "baseline", "der", "otr", "drq", "drq_eps"]
+Method = str  # `maskrl.recipes` knows them, and refuses other names with a list
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
@@ -30,22 +33,28 @@ ProfileOption = Annotated[
 ]
 MethodOption = Annotated[
     Method,
-    typer.Option(help="baseline: the same agent without the objective. The others: relatives of Rainbow, on Atari."),
+    typer.Option(metavar="METHOD", help="Such as mlr, or baseline: without the objective. An unknown name lists all."),
 ]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 # Of commands about many runs.
-SeedsOption = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
-MethodsOption = Annotated[
-    str | None, typer.Option(metavar="A,B", help="mlr, baseline; on Atari also der, otr, drq, drq_eps.")
-]
-TasksOption = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Tasks of the suite instead of all of the paper's.")
-]
+SWEEP_HELP = (
+    "dmcontrol-100k, dmcontrol-500k, atari-100k, toy, ablations, ablations/STUDY (see `maskrl recipes list ablations`), or a "
+    "recipe such as dmcontrol/cheetah-run."
+)
 GRID_HELP = (
     "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "
     "commas themselves are separated by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or the key is given again. "
     "threads=N: of torch in every run, which is 1 in a sweep."
 )
+SweepName = Annotated[str, typer.Argument(metavar="NAME", help=SWEEP_HELP)]
+Grid = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)]
+SeedsOption = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
+MethodsOption = Annotated[str | None, typer.Option(metavar="A,B", help="Such as mlr,der (default: mlr,baseline).")]
+TasksOption = Annotated[str | None, typer.Option(metavar="A,B", help="Tasks of the suite (default: the paper's).")]
+WorkersOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time (default: what fits).")]
+Backend = Literal["local", "ray", "print"]
 
 
 class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
@@ -69,7 +78,7 @@ def resolve(name: str, overrides: Sequence[str] | None, profile: Profile, method
     from maskrl import recipes
 
     with refusing(ValueError):
-        return recipes.resolve(name, overrides or (), profile=profile, method=method)
+        return recipes.resolve(name, overrides or (), profile=profile, method=cast(Any, method))
 
 
 def budget(recipe: "Recipe") -> tuple[str, int]:
@@ -78,27 +87,50 @@ def budget(recipe: "Recipe") -> tuple[str, int]:
     return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
 
 
+def command(*words: str, **options: object) -> str:
+    """A command to be copied. Options that are None or False are left out."""
+    typed = ["maskrl", *words]
+    for name, value in options.items():
+        if value is not None and value is not False:
+            typed += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(typed)
+
+
 def train_command(
     recipe: str, overrides: Sequence[str], profile: Profile, method: Method, run_dir: Path | None, wandb: bool
 ) -> str:
     """The command as it was typed, defaults left out."""
-    words = ["maskrl", "train", recipe, *overrides]
-    words += ["--profile", profile] if profile != "auto" else []
-    words += ["--method", method] if method != "mlr" else []
-    words += ["--run-dir", str(run_dir)] if run_dir is not None else []
-    return shlex.join(words + (["--wandb"] if wandb else []))
+    chosen = {"profile": None if profile == "auto" else profile, "method": None if method == "mlr" else method}
+    return command("train", recipe, *overrides, **chosen, run_dir=run_dir, wandb=wandb)
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
     """Wrapped for a terminal if asked; never a row with a command, which is there to be copied."""
-    width = shutil.get_terminal_size().columns if wrap and sys.stdout.isatty() else sys.maxsize
+    width = max(40, shutil.get_terminal_size().columns) if wrap and sys.stdout.isatty() else sys.maxsize
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=13 * " ", break_long_words=False, break_on_hyphens=False)
     for name, words in rows.items():
-        indent = 13 * " "
-        lines = textwrap.wrap(
-            words, max(40, width), initial_indent=indent, subsequent_indent=indent, break_long_words=False,
-            break_on_hyphens=False,
-        )  # fmt: skip
-        print("\n".join([f"  {name:<11}{lines[0].lstrip()}", *lines[1:]]))
+        wrapper.initial_indent = f"  {name:<11}"
+        print(wrapper.fill(words))
+
+
+def console() -> "Console":
+    """The standard output. A file has no edge: nothing is cut there."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int, folds: str = "") -> "Table":
+    """Columns, the first of them to the left and the others to the right; the one that `folds` is as wide as there is room."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        justify: Literal["left", "right"] = "left" if place < left else "right"
+        made.add_column(heading, justify=justify, no_wrap=heading != folds, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def count(number: int, noun: str) -> str:
