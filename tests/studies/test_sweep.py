@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from rich.live import Live
 
 from builders import Silent
 from maskrl import cli
-from maskrl.cli.sweep import LiveBoard, PlainBoard
+from maskrl.cli.sweep import Board
 from maskrl.cost.forecast import PROCESS
 from maskrl.recipes.schema import Recipe, digest
 from maskrl.runs.directory import Clock, Run, RunError
@@ -417,7 +418,7 @@ def test_the_live_table_is_the_one_that_status_shows(tmp_path: Path, capsys: pyt
     made = jobs(3)
     entries = sweeping.write_manifest(tmp_path, {"sweep": "toy"}, made)
     Run.create(tmp_path / made[0].directory, made[0].recipe).set_status("done")
-    with LiveBoard(tmp_path, entries) as board:
+    with Board(tmp_path, entries, Live(auto_refresh=False)) as board:
         Run.create(tmp_path / made[1].directory, made[1].recipe).set_status("failed", "no")
         board.tell(f"{made[1].directory}: ended by exit code 1")
     printed = capsys.readouterr().out
@@ -431,7 +432,7 @@ def test_without_a_terminal_a_line_tells_of_every_beginning_and_end(tmp_path: Pa
     made = jobs(2)
     entries = sweeping.write_manifest(tmp_path, {"sweep": "toy"}, made)
     runs = [Run.create(tmp_path / one.directory, one.recipe) for one in made]
-    with PlainBoard(tmp_path, entries) as board, runs[1].locked():
+    with Board(tmp_path, entries) as board, runs[1].locked():
         board.draw(now=True)
         runs[0].log("evaluation", Clock(150, 150, 90, 12.0), {"score": 7.5, "returns": [7.5]})
         runs[0].set_status("done")
