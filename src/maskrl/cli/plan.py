@@ -2,10 +2,8 @@
 
 import json
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -28,6 +26,7 @@ from maskrl.cli.words import (
     print_rows,
     refusing,
     table,
+    telling,
 )
 
 if TYPE_CHECKING:
@@ -60,12 +59,17 @@ def plan(
     from maskrl.studies.plan import make_plan
 
     gpu, words = _gpu(gpu_tflops, gpus, utilisation), grid or []
+    only = {"methods": listed(methods), "tasks": listed(tasks)}
     if gpu is not None and profile == "auto":
         profile = "paper"  # what it will mean on a machine with a GPU
     # RuntimeError: no OpenGL backend draws.
-    with refusing(ValueError, ModuleNotFoundError, RuntimeError), _telling() as tell:
-        jobs = expand(name, seeds=seeds, methods=listed(methods), tasks=listed(tasks), grid=words, profile=profile)
-        made = make_plan(jobs, seconds=6 if quick else 60, workers=workers, gpu=gpu, tell=tell)
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError), telling(stderr=True) as tell:
+        jobs, begun = expand(name, seeds=seeds, **only, grid=words, profile=profile), time.monotonic()
+
+        def timed(text: str) -> None:
+            tell(f"[{time.monotonic() - begun:.0f} s] {text}")
+
+        made = make_plan(jobs, seconds=6 if quick else 60, workers=workers, gpu=gpu, tell=timed)
     where = {
         "workers": workers,
         "profile": None if name.partition("/")[0] == "toy" else jobs[0].profile,
@@ -93,19 +97,6 @@ def _gpu(tflops: float | None, number: int, utilisation: float | None) -> "Gpu |
     if not 0 < share <= 1:
         raise Refusal(f"--utilisation {share:g}: expected a share of the TFLOP/s, above 0 and at most 1.")
     return Gpu(tflops, number, share)
-
-
-@contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
-    """Print what is being measured to the standard error: in place on a terminal, else a line each."""
-    from rich.console import Console
-
-    errors, begun = Console(stderr=True, highlight=False), time.monotonic()
-    if not errors.is_terminal:
-        yield lambda text: print(f"[{time.monotonic() - begun:.0f} s] {text}", file=sys.stderr, flush=True)
-        return
-    with errors.status("measuring this machine") as status:
-        yield lambda text: status.update(f"{text}; {time.monotonic() - begun:.0f} s so far")
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -118,6 +118,19 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+
+
+@contextmanager
+def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
+    """Say what is being done: in place on a terminal, else a line each."""
+    from rich.console import Console
+
+    out = Console(stderr=stderr, highlight=False)
+    if out.is_terminal:
+        with out.status("") as status:
+            yield status.update
+    else:
+        yield lambda text: print(text, file=out.file, flush=True)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int, folds: str = "") -> "Table":
