@@ -8,51 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from maskrl.cli.words import (
-    AsJson,
-    Backend,
-    Grid,
-    MethodsOption,
-    ProfileOption,
-    Refusal,
-    SeedsOption,
-    SweepName,
-    TasksOption,
-    WorkersOption,
-    command,
-    console,
-    count,
-    listed,
-    print_rows,
-    refusing,
-    table,
-    telling,
-)
+from maskrl.cli import options
+from maskrl.cli.words import Refusal, command, console, count, listed, print_rows, refusing, table, telling
 
 if TYPE_CHECKING:
     from maskrl.studies.plan import Comparison, Gpu, Line, Plan, Question
 
 ROWS = 16  # of a table, before the tasks of a method are put together
-BACKEND_HELP = "As for `maskrl sweep`. ray: say with --workers how many runs the cluster has room for."
 TFLOPS_HELP = "Plan for another machine, whose GPU is sold with X TFLOP/s: an RTX 3090 with 35.6."
 
 
 def plan(
-    name: SweepName,
-    grid: Grid = None,
-    seeds: SeedsOption = None,
-    methods: MethodsOption = None,
-    tasks: TasksOption = None,
-    profile: ProfileOption = "auto",
-    backend: Annotated[Backend, typer.Option(help=BACKEND_HELP)] = "local",
-    workers: WorkersOption = None,
+    name: options.SweepName,
+    grid: options.Grid = None,
+    seeds: options.Seeds = None,
+    methods: options.Methods = None,
+    tasks: options.Tasks = None,
+    profile: options.ProfileOption = "auto",
+    backend: options.Backend = "local",
+    workers: options.Workers = None,
     gpu_tflops: Annotated[float | None, typer.Option(metavar="X", help=TFLOPS_HELP)] = None,
     gpus: Annotated[int, typer.Option(metavar="N", min=1, help="How many of these GPUs, with a run on each.")] = 1,
     utilisation: Annotated[
         float | None, typer.Option(metavar="U", help="The share of X that updates reach (default: 0.35).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure for seconds instead of a minute. Rough.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say what a sweep or a run will cost, and what its scores will be able to tell. Measures this machine for about a minute."""
     from maskrl.studies.jobs import expand

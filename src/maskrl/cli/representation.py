@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskrl.cli.words import AsJson, RunPath, command, count, print_rows, refusing, telling
+from maskrl.cli.words import AsJson, command, count, print_rows, refusing, telling
 
 if TYPE_CHECKING:
     from maskrl.objectives.mlr import MLRConfig
@@ -26,7 +26,7 @@ def _complain(text: str) -> None:
 
 
 def probe(
-    run: RunPath,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     clips: Annotated[int | None, typer.Option(metavar="N", min=1, help=CLIPS_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:

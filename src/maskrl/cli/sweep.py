@@ -16,24 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from maskrl import __version__
-from maskrl.cli.words import (
-    AsJson,
-    Backend,
-    Grid,
-    MethodsOption,
-    ProfileOption,
-    SeedsOption,
-    SweepName,
-    TasksOption,
-    WorkersOption,
-    command,
-    console,
-    count,
-    listed,
-    print_rows,
-    refusing,
-    table,
-)
+from maskrl.cli import options
+from maskrl.cli.words import command, console, count, listed, print_rows, refusing, table
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -45,9 +29,6 @@ if TYPE_CHECKING:
     from maskrl.studies.sweep import Entry, Look, State
 
 OUT_HELP = "Where the runs live (default: sweeps/NAME, with - for /)."
-BACKEND_HELP = (
-    "local: processes on this machine. ray: tasks on a Ray cluster. print: the commands, to run them yourself."
-)
 RETRIES_HELP = "How often a run that failed is tried again, from its checkpoint."
 ADDRESS_HELP = "ray: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray on this machine alone."
 EXTEND_HELP = "DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
@@ -85,15 +66,15 @@ class Sweep(NamedTuple):
 )
 def start(
     context: typer.Context,
-    name: SweepName,
-    grid: Grid = None,
+    name: options.SweepName,
+    grid: options.Grid = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP)] = None,
-    backend: Annotated[Backend, typer.Option(help=BACKEND_HELP)] = "local",
-    seeds: SeedsOption = None,
-    methods: MethodsOption = None,
-    tasks: TasksOption = None,
-    profile: ProfileOption = "auto",
-    workers: WorkersOption = None,
+    backend: options.Backend = "local",
+    seeds: options.Seeds = None,
+    methods: options.Methods = None,
+    tasks: options.Tasks = None,
+    profile: options.ProfileOption = "auto",
+    workers: options.Workers = None,
     retries: Annotated[int, typer.Option(metavar="N", min=0, help=RETRIES_HELP)] = 2,
     address: Annotated[str, typer.Option(help=ADDRESS_HELP)] = "auto",
     runs_per_gpu: Annotated[int, typer.Option(metavar="N", min=1, help="Runs that share a GPU, if there is one.")] = 1,
@@ -235,7 +216,7 @@ def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
     every: Annotated[bool, typer.Option("--all", help="Every run, however many there are.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show how a sweep does: from the directories of its runs, whoever makes them, now or later."""
     from maskrl.runs.directory import RunError

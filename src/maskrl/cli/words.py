@@ -1,4 +1,4 @@
-"""What the commands share: arguments and options that mean the same everywhere, refusals, tables, and words about a recipe."""
+"""What the commands share: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
 
 import shlex
 import shutil
@@ -35,26 +35,7 @@ MethodOption = Annotated[
     Method,
     typer.Option(metavar="METHOD", help="Such as mlr, or baseline: without the objective. An unknown name lists all."),
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
-
-# Of commands about many runs.
-SWEEP_HELP = (
-    "dmcontrol-100k, dmcontrol-500k, atari-100k, toy, ablations, ablations/STUDY (see `maskrl recipes list ablations`), or a "
-    "recipe such as dmcontrol/cheetah-run."
-)
-GRID_HELP = (
-    "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "
-    "commas themselves are separated by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or the key is given again. "
-    "threads=N: of torch in every run, which is 1 in a sweep."
-)
-SweepName = Annotated[str, typer.Argument(metavar="NAME", help=SWEEP_HELP)]
-Grid = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)]
-SeedsOption = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
-MethodsOption = Annotated[str | None, typer.Option(metavar="A,B", help="Such as mlr,der (default: mlr,baseline).")]
-TasksOption = Annotated[str | None, typer.Option(metavar="A,B", help="Tasks of the suite (default: the paper's).")]
-WorkersOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time (default: what fits).")]
-Backend = Literal["local", "ray", "print"]
 
 
 class Refusal(Exception):  # noqa: N818, what it says is not an error of ours

@@ -166,17 +166,16 @@ def compare(lines: Sequence[Line]) -> Comparison | None:
     pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
     if not pairs:
         return None
+    at = " and ".join(sorted({pair.at for pair in pairs}))
     questions = [_question([pair]) for pair in pairs]
-    several = [_scaled(pair) for pair in pairs] if len(pairs) > 1 else []
-    seeds = cheapest_seeds(*_sides(several), [pair.seconds for pair in several]) if several else None
     settled = [question for question in questions if question.needed is not None]
-    return Comparison(
-        at=" and ".join(sorted({pair.at for pair in pairs})),
-        tasks=tuple(questions),
-        overall=_question(several) if several else None,
-        cheapest=min(settled, key=lambda question: question.seconds, default=None),
-        allocation=None if seeds is None else dict(zip([pair.task for pair in several], seeds, strict=True)),
-    )
+    cheapest = min(settled, key=lambda question: question.seconds, default=None)
+    if len(pairs) == 1:
+        return Comparison(at, tuple(questions), None, cheapest, None)
+    scaled = [_scaled(pair) for pair in pairs]
+    seeds = cheapest_seeds(*_sides(scaled), [pair.seconds for pair in pairs])
+    allocation = None if seeds is None else dict(zip([pair.task for pair in pairs], seeds, strict=True))
+    return Comparison(at, tuple(questions), _question(scaled), cheapest, allocation)
 
 
 def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
@@ -314,7 +313,7 @@ def make_plan(
     seconds: float = 60.0,
     workers: int | None = None,
     gpu: Gpu | None = None,
-    tell: Tell = lambda text: None,
+    tell: Tell = print,
 ) -> Plan:
     """Measure for about `seconds`, then work it out. Without `workers`, as many as cores and memory have room for."""
     groups, for_updates = groups_of(jobs), 0.0 if gpu else 0.6 * seconds
