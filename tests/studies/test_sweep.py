@@ -284,8 +284,7 @@ def test_a_run_that_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_run_takes_what_its_recipe_says():
     def takes(gpus: bool, **changes: object) -> Needs:
-        one = job(**changes)
-        return backends.needs_of([one], {one.directory: Size(5, 0)}, gpus=gpus, runs_per_gpu=4)[one.directory]
+        return backends.needs_of(job(**changes).recipe, 5, gpus=gpus, runs_per_gpu=4)
 
     assert takes(False, threads=3) == Needs(3, 5, 0.0)
     assert takes(True, threads=1).gpus == 0.25
@@ -315,8 +314,28 @@ def test_an_environment_in_a_process_of_its_own_takes_a_core_and_memory():
     )
     sizes = backends.sizes_of([alone, both])
     assert sizes[both.directory].memory == sizes[alone.directory].memory + PROCESS
-    needs = backends.needs_of([alone, both], sizes, gpus=False, runs_per_gpu=1)
-    assert [need.cores for need in needs.values()] == [1, 2]
+    assert [backends.needs_of(one.recipe, 1, gpus=False).cores for one in (alone, both)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("need", "expected"),
+    [
+        (Needs(2, 10**9, 0.0), 4),  # by cores
+        (Needs(1, 3 * 10**9, 0.0), 3),  # by memory
+        (Needs(1, 10**9, 1 / 3), 6),  # three on each GPU
+        (Needs(9, 10**9, 0.0), 1),  # slowly
+    ],
+)
+def test_as_many_runs_go_on_at_a_time_as_there_is_room_for(need: Needs, expected: int):
+    assert backends.at_once(need, Needs(8, 10**10, 2)) == expected
+
+
+def test_memory_of_which_the_system_tells_nothing_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backends, "cores_allowed", lambda: 4)
+    monkeypatch.setattr(backends, "free_memory", lambda: None)
+    some = [job(threads=1)]
+    with backends.local(Path(), some, {some[0].directory: Size(10**12, 0)}) as backend:
+        assert backend.words == "local, 4 at a time (4 cores); a run takes 1 CPU and 1.0 TB"
 
 
 def test_gpus_are_those_that_we_may_use(monkeypatch: pytest.MonkeyPatch):

@@ -33,7 +33,9 @@ ProfileOption = Annotated[
 ]
 MethodOption = Annotated[
     Method,
-    typer.Option(metavar="METHOD", help="mlr, baseline (the same agent without the objective), … An unknown name lists all."),
+    typer.Option(
+        metavar="METHOD", help="mlr, baseline (the same agent without the objective), … An unknown name lists all."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 

@@ -16,9 +16,9 @@ from maskrl.analysis.scores import method_of, protocol_difference, protocol_of, 
 from maskrl.analysis.statistics import Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
-from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.published import published, training_hours
 from maskrl.recipes.schema import Recipe
+from maskrl.studies.backends import at_once, largest, needs_of, this_machine
 from maskrl.studies.jobs import PAIR, Job
 
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
@@ -427,7 +427,7 @@ def _kinds(groups: Sequence[Group], costs: Sequence[RunCost]) -> list[int]:
 
 
 def _room(lines: Sequence[Line]) -> int:
-    """Runs at a time, as `maskrl sweep` has them: so that neither cores nor memory are short."""
-    cores = cores_allowed() // max(line.recipe.threads or cores_allowed() for line in lines)
-    free, largest = free_memory(), max(line.cost.memory for line in lines)
-    return max(1, min(cores, sum(line.seeds for line in lines), cores if free is None else free // largest))
+    """Runs at a time, as `maskrl sweep` has them."""
+    room = this_machine()
+    needs = [needs_of(line.recipe, line.cost.memory, gpus=room.gpus > 0) for line in lines]
+    return min(at_once(largest(needs), room), sum(line.seeds for line in lines))
