@@ -172,8 +172,12 @@ def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
     from maskrl.cost.forecast import size
 
     jobs, todo = sweep.jobs, sweep.todo
-    sides = {"task": {job.recipe.name for job in jobs}, "method": {job.recipe.method for job in jobs}}
-    sides |= {"seed": {str(job.recipe.seed) for job in jobs}}
+    recipes = [job.recipe for job in jobs]
+    sides: dict[str, set[Any]] = {
+        "task": {recipe.name for recipe in recipes},
+        "method": {recipe.method for recipe in recipes},
+        "seed": {recipe.seed for recipe in recipes},
+    }
     done = f"; {len(jobs) - len(todo)} are done already" if len(todo) < len(jobs) else ""
     rows = {
         "runs": f"{len(jobs)}: {', '.join(count(len(some), noun) for noun, some in sides.items())}{done}",
@@ -324,11 +328,10 @@ class Board:
         began = time.monotonic()
         if not now and began < self._next:
             return
-        before = self._looks
-        done = {name: one for name, one in before.items() if one.state == "done"}
-        names = [entry.directory for entry in self._entries]
-        found = (done.get(entry.directory) or look(self._folder, entry) for entry in self._entries)
-        self._looks = dict(zip(names, found, strict=True))
+        before, self._looks = self._looks, {}
+        for entry in self._entries:
+            had = before.get(entry.directory)
+            self._looks[entry.directory] = had if had and had.state == "done" else look(self._folder, entry)
         self._next = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))  # less often with a slow disk
         if self._live is not None:
             self._show(self._live)
