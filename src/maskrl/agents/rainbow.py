@@ -360,7 +360,7 @@ class NatureEncoderConfig(Config):
 class RainbowConfig(AgentConfig):
     """The paper's agent on Atari-100k."""
 
-    offers: ClassVar[Offers] = Offers(places=("joint",), q_projection=True)
+    offers: ClassVar[Offers] = Offers(places=("joint",))
 
     kind: Literal["rainbow"] = "rainbow"
     encoder: NatureEncoderConfig = field(default_factory=NatureEncoderConfig)
