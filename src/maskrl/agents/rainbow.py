@@ -392,22 +392,9 @@ class RainbowConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = (
-            *("hidden", "support", "updates_per_decision", "batch_size", "n_step", "learning_rate", "adam_epsilon"),
-            *(
-                "max_grad_norm",
-                "target_every",
-                "correction_updates",
-                "clips",
-                "micro_batch",
-                "noisy_std",
-                "priority_exponent",
-            ),
-        )
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive.")
+        self.require_positive("hidden", "support", "updates_per_decision", "batch_size", "n_step", "learning_rate")
+        self.require_positive("adam_epsilon", "max_grad_norm", "target_every", "correction_updates", "clips")
+        self.require_positive("micro_batch", "noisy_std", "priority_exponent")
         if self.atoms < 2:
             raise ValueError(f"atoms={self.atoms} must be at least 2; returns=scalar has no distribution at all.")
         for name in ("discount", "correction", "epsilon", "priority_exponent"):

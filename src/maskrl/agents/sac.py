@@ -292,19 +292,10 @@ class SACConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
-            "hidden",
-            "updates_per_decision",
-            "batch_size",
-            "learning_rate",
-            "temperature",
-            "actor_every",
-            "target_every",
-            "micro_batch",
-        ):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive.")
+        self.require_positive(
+            "hidden", "updates_per_decision", "batch_size", "learning_rate", "temperature", "actor_every"
+        )
+        self.require_positive("target_every", "micro_batch")
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 

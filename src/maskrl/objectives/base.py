@@ -277,9 +277,7 @@ class ObjectiveConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("weight", "every"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
+        self.require_positive("weight", "every")
 
     # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
     linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
