@@ -8,7 +8,7 @@ and a value. All the rest (norms, activations, optimisers) is little arithmetic,
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +120,7 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     The agent is blank: its weights are not looked at.
     """
     weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
-    with _Counter() as counter:
+    with _Counter(agent.encoder.parameters()) as counter:
         states = agent.encoder(torch.empty(1, *recipe.agent.obs_shape(spaces), device=META))
         kept = int(counter.held)  # for the gradients of one observation, as long as there are states
     del states
@@ -150,13 +150,14 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     number is 1 here, and a copy to the CPU is all ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[Tensor] = ()) -> None:
+        """`known`: tensors whose bytes do not count."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = self.convolutions = 0
         self.phases: dict[str, int] = defaultdict(int)
         self.running: list[str] = []  # phases, innermost last
         self.held = self.peak = 0  # bytes of the tensors made in here: now, and when they were most
-        self._storages: set[int] = set()  # of these tensors
+        self._storages = {tensor.untyped_storage()._cdata for tensor in known}  # of these, and of tensors made in here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
