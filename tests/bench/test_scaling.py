@@ -23,9 +23,8 @@ def test_the_exponent_of_a_power_law():
     assert scaling.exponent(values, [7.0] * 4) == pytest.approx(0)
 
 
-@pytest.mark.parametrize(
-    "recipe", [tiny_recipe(), pytest.param(tiny_rainbow(), marks=pytest.mark.slow)], ids=["SAC", "Rainbow"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [tiny_recipe(), tiny_rainbow()], ids=["SAC", "Rainbow"])
 def test_sizes_are_varied_one_at_a_time(recipe: Recipe):
     spaces = spaces_of(recipe)
     plain, seen = scaling.varied(recipe, spaces, scaling.BASE)
@@ -40,11 +39,11 @@ def test_sizes_are_varied_one_at_a_time(recipe: Recipe):
 
 
 def test_growth_is_timed_and_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(scaling, "GRID", {"clips": (2, 4), "K": (4, 8)})
+    monkeypatch.setattr(scaling, "GRID", {"clips": (2, 4)})
     result = scaling.bench_scale(replace(tiny_recipe(), threads=1), rounds=1, tell=silent)
     rows = result.values["growth"]
-    assert [(row["varied"], row["value"]) for row in rows] == [("clips", 2), ("clips", 4), ("K", 4), ("K", 8)]
-    assert rows[1]["flop"] == rows[3]["flop"]  # 4 clips of 8 is the base, in both
+    assert [(row["varied"], row["value"]) for row in rows] == [("clips", 2), ("clips", 4)]
+    assert 1 < rows[1]["flop"] / rows[0]["flop"] < 2
     for row in rows:
         assert row["seconds"] > 0
         assert 0 < row["work_exponent"] < 1.2
@@ -77,6 +76,7 @@ def test_pieces_are_timed_in_turns_and_compared_with_the_largest(recipe: Recipe,
     ]
 
 
+@pytest.mark.slow
 def test_typed_pieces(typed: Typed):
     words = ("pieces", "toy/reach", "--sizes", "16,32", "--rounds", "1")
     code, out, _ = typed(*words)

@@ -116,8 +116,8 @@ class _Window(Logger):
         self.seconds: dict[str, float] = {}
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        if points:
-            return  # not a decision
+        if points or clock.decisions < self._first:
+            return  # not a decision that counts
         spent = self._wrap.watch.seconds
         if clock.decisions == self._first:
             if self._barrier is not None:
