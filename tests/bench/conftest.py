@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from maskrl import cli
+from maskrl.bench import ceiling
 
 Typed = Callable[..., tuple[int, str, str]]
 
@@ -15,6 +16,12 @@ Typed = Callable[..., tuple[int, str, str]]
 def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Temporary directories are made here, where it shows if one is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are tried but once: how fast they are is asserted nowhere."""
+    monkeypatch.setattr(ceiling, "MOMENT", 0.0)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from maskrl.bench.measure import Measured, fresh_processes, in_turns, seconds_each
+from maskrl.bench.measure import Measured, fresh_processes, in_turns
 from maskrl.bench.result import Result, table, words
+from maskrl.cost.timing import seconds_each
 
 
 def test_a_measurement_is_its_median_with_its_extremes():
@@ -29,7 +30,7 @@ def test_turns_are_taken_round_by_round():
     samples = in_turns({"slow": sampler("slow", 2.0), "fast": sampler("fast", 0.5)}, 2, told.append)
     assert calls == ["slow", "fast", "slow", "fast"]
     assert samples == {"slow": [2.0, 2.0], "fast": [0.5, 0.5]}
-    assert told == ["Round 1 of 2: slow 2 s, fast 0.5 s.", "Round 2 of 2: slow 2 s, fast 0.5 s."]
+    assert told == ["Round 1 of 2: slow 2, fast 0.5.", "Round 2 of 2: slow 2, fast 0.5."]
 
 
 def test_seconds_of_each_call():
@@ -94,5 +95,4 @@ def test_a_result_is_facts_tables_and_notes_or_one_object():
         "value\n    3",
         "That is all.",
     ]
-    assert Result(values, shown={"recipe": "short"}).text() == "recipe  short"
     assert json.loads(Result(values).json()) == values | {"speed": {"median": 2.0, "low": 1.0, "high": 3.0}}

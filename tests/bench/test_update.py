@@ -1,11 +1,9 @@
 """What `maskrl bench update` computes from what it times. How long anything takes is asserted nowhere."""
 
 import json
-import mmap
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from conftest import Typed
 from maskrl.bench.ceiling import PIECES, Layer, best_layers, ceiling, layers_of
 from maskrl.bench.noise import noise_replay
 from maskrl.bench.parts import PHASES, Wrap, watched
-from maskrl.bench.update import bench_update, peak_bytes, resident, updates_in_a_round
+from maskrl.bench.update import bench_update, kernels_of, turns_in_a_round
 from maskrl.clock import Stopwatch
 from maskrl.cost.operations import spaces_of, update_cost
 from maskrl.recipes.schema import Recipe
@@ -76,11 +74,11 @@ def test_an_agent_without_an_objective_has_products_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("flops", "turn", "times"),
-    [(3.6e12, 1, 1), (3.6e12, 2, 2), (12.7e9, 1, 4), (3.9e9, 2, 10), (1e6, 1, 5), (25e9, 1, 2)],
+    ("flops", "turns"),
+    [(3.6e12, 1), (12.7e9, 4), (7.8e9, 5), (1e6, 5), (25e9, 2)],
 )
-def test_small_updates_are_measured_some_turns_at_a_time(flops: float, turn: int, times: int):
-    assert updates_in_a_round(flops, turn) == times
+def test_small_updates_are_measured_some_turns_at_a_time(flops: float, turns: int):
+    assert turns_in_a_round(flops) == turns
 
 
 # ── Timing from outside ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +139,11 @@ def test_the_phases_of_an_update_are_told_apart_and_nothing_stays_wrapped(recipe
 # ── An update ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("recipe", [tiny_recipe(threads=1), tiny_rainbow(threads=1)], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize(
+    "recipe",
+    [tiny_recipe(threads=1), pytest.param(tiny_rainbow(threads=1), marks=pytest.mark.slow)],
+    ids=["SAC", "Rainbow"],
+)
 def test_one_round_of_an_update_adds_up(recipe: Recipe):
     told: list[str] = []
     result = bench_update(recipe, rounds=1, tell=told.append)
@@ -155,31 +157,26 @@ def test_one_round_of_an_update_adds_up(recipe: Recipe):
     assert rate == pytest.approx(cost.flops / seconds)
     assert values["utilisation"].median == pytest.approx(rate / values["ceiling_flop_per_second"].median)
     assert values["speed_up"].median == pytest.approx(values["plain_seconds_per_update"].median / seconds)
-    assert values["peak_bytes_above_replay"] is None or values["peak_bytes_above_replay"] >= 0
-    assert values["note"] is None
     assert any("Round 1 of 1" in text for text in told)
     assert json.loads(result.json())["utilisation"]["median"] == values["utilisation"].median
 
 
-def test_the_kernels_of_an_update_are_named_when_asked_for():
-    """A mean over whole turns: with `every=2` a decoder's products are in half of the updates."""
-    recipe = tiny_recipe(threads=1)
-    assert recipe.agent.kind == "sac"
-    assert recipe.objective is not None
-    recipe = replace(recipe, objective=replace(recipe.objective, every=2))
-    kernels = bench_update(recipe, rounds=1, plain=False, kernels=True, tell=silent).values["kernels"]
+def test_kernels_are_named_the_longest_first_if_they_take_a_hundredth_of_the_time():
+    matrix, vector = torch.ones(300, 300), torch.ones(300)
+    kernels = kernels_of(lambda: (matrix @ matrix @ matrix, vector + 1), 4, CPU)
+    assert kernels[0]["name"] == "aten::mm"
+    assert kernels[0]["calls"] == 2
     assert [kernel["seconds"] for kernel in kernels] == sorted((k["seconds"] for k in kernels), reverse=True)
-    assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1)
-    calls = {kernel["name"]: kernel["calls"] for kernel in kernels}
-    # Adam's steps: the critic's in each update, the actor's in half (`actor_every=2`), the objective's in half.
-    assert calls["aten::_fused_adam_"] == 2
+    assert all(kernel["share"] >= 0.01 for kernel in kernels)
+    assert 0.5 < sum(kernel["share"] for kernel in kernels) <= 1.001
 
 
+@pytest.mark.slow
 def test_a_variant_without_a_plain_version_says_so():
     recipe = tiny_recipe(objective=tiny_mlr(decoder_width=6), threads=1)
-    values = bench_update(recipe, rounds=1, tell=silent).values
-    assert (values["plain_seconds_per_update"], values["speed_up"]) == (None, None)
-    assert values["note"] == "not written for this variant of the objective"
+    result = bench_update(recipe, rounds=1, tell=silent)
+    assert (result.values["plain_seconds_per_update"], result.values["speed_up"]) == (None, None)
+    assert "No plain update is written for this agent, objective or device" in result.text()
 
 
 def test_the_replay_of_noise_has_whole_episodes():
@@ -192,40 +189,23 @@ def test_the_replay_of_noise_has_whole_episodes():
     assert len(np.unique(batch.next_obs.numpy(), axis=0)) == 60  # no two alike
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell")
-def test_the_peak_is_that_of_the_call():
-    def take(size: int) -> None:
-        with mmap.mmap(-1, size) as block:  # from the system itself: the C library may keep what it has
-            block.write(bytes(size))
-
-    large, small = 200_000_000, 20_000_000
-    take(large)
-    assert resident("VmHWM") > large
-    assert 0.9 * small < (peak_bytes(lambda: take(small), CPU) or 0) < large / 2  # what came before is forgotten
-
-
+@pytest.mark.slow
 def test_typed_an_update_prints_a_table_or_an_object(typed: Typed):
     code, out, err = typed("update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain", "--json")
     assert code == 0
     value = json.loads(out)
     assert (value["recipe"], value["method"], value["rounds"], value["threads"]) == ("toy/reach", "mlr", 1, 1)
-    assert (value["speed_up"], value["note"]) == (None, "not asked for")
+    assert value["speed_up"] is None
     assert "Round 1 of 1" in err
     code, out, err = typed("update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain")
     assert code == 0
-    for word in (
-        "utilisation",
-        "GFLOP/s",
-        "momentum",
-        "optimizer",
-        "not asked for",
-        "Medians",
-    ):
+    for word in ("utilisation", "GFLOP/s", "momentum", "optimizer", "Medians"):
         assert word in out
     assert "speed up" not in out
     assert "kernel" not in out
 
 
+@pytest.mark.slow
 def test_typed_kernels_follow_the_phases(typed: Typed):
     words = ["update", "toy/reach", *SMALL, "--rounds", "1", "--no-plain", "--kernels"]
     code, out, _ = typed(*words)
@@ -244,9 +224,7 @@ def test_typed_kernels_follow_the_phases(typed: Typed):
         (["update", "toy/raech"], "did you mean toy/reach"),
         (["update", "toy/reach", "agent.hiden=3"], "did you mean hidden"),
         (["scale", "toy/reach", "objective=none"], "no objective"),
-        (["pieces", "toy/reach", "--sizes", "0,4"], "the least is 1"),
-        (["scale", "toy/reach", "--figure", "growth.svg"], ".png"),
-        (["scale", "toy/reach", "--figure", "nowhere/growth.png"], "folder that exists"),
+        (["pieces", "toy/reach", "--sizes", "0,4"], "whole numbers from 1"),
     ],
     ids=lambda words: " ".join(words[:3]) if isinstance(words, list) else None,
 )

@@ -20,7 +20,7 @@ from maskrl.analysis.statistics import Summary, effect_size, seeds_needed
 from maskrl.cli.plan import Settling, _show
 from maskrl.cost import timing
 from maskrl.cost.forecast import Takes
-from maskrl.cost.operations import Pass, RunCost, UpdateCost, run_cost, update_cost
+from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.recipes.published import published
 from maskrl.recipes.schema import Evaluation
 from maskrl.studies.backends import sizes_of
@@ -144,8 +144,8 @@ def made_up(task: str = "dmcontrol/reacher-easy", method: str = "mlr", seeds: in
     """1000 decisions, the first 100 random, an update each; 3 evaluations of 2 episodes of 50 decisions."""
     recipe = replace(recipes.find(task, "paper", method), evaluation=Evaluation(every=40_000, episodes=2))  # type: ignore[arg-type]
     cost = RunCost(
-        update=UpdateCost({"critic": 1e9, "actor": 1e9}, {}, convolutions=1e9, encoder=Pass(1, 2), act=1e6, memory=50),
-        frames=4000, decisions=1000, chosen=900, updates=900, evaluations=3, episodes=6,
+        update=UpdateCost({"critic": 1e9, "actor": 1e9}, convolutions=1e9, act=1e6, memory=50),
+        decisions=1000, chosen=900, updates=900, episodes=6,
         takes=Takes(replay=10, disk=30, memory=20), memory=70,
     )  # fmt: skip
     return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50, "measured"))

@@ -21,7 +21,7 @@ from builders import Silent
 from maskrl import cli
 from maskrl.cli.sweep import Board
 from maskrl.clock import Clock
-from maskrl.cost.forecast import PROCESS
+from maskrl.cost.operations import PROCESS
 from maskrl.recipes.schema import Recipe, digest
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.signals import Stopped

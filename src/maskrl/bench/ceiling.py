@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.agents.base import Agent
-from maskrl.bench.measure import seconds_each
-from maskrl.bench.parts import modules_of
 from maskrl.cost.operations import UpdateCost
+from maskrl.cost.timing import seconds_each
 
 PIECES = (16, 32, 64, 128)  # observations: the batches in which convolutions are tried
 ROWS = 512  # of the matrix products
@@ -51,7 +50,8 @@ def layers_of(agent: Agent, obs: tuple[int, int, int], device: torch.device) -> 
                 maps = module(x)
                 yield Layer(name, True, 2 * maps.numel() * module.weight[0].numel(), partial(module, x))
             shape = maps.shape[1:]
-    weights = [weight.detach() for module in modules_of(agent) for weight in module.parameters(recurse=False)]
+    modules = [part for part in (*vars(agent).values(), agent.objective) if isinstance(part, nn.Module)]
+    weights = [weight.detach() for module in modules for weight in module.parameters()]
     for weight in {weight.shape: weight for weight in weights if weight.ndim == 2}.values():
         fan_out, fan_in = weight.shape
         x = torch.randn(ROWS, fan_in, device=device)

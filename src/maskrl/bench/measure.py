@@ -4,18 +4,14 @@ A shared machine is slow for a second and fast the next. Ratios within a round d
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
-
-CPU = torch.device("cpu")
 K = TypeVar("K")
 Tell = Callable[[str], None]  # shows progress to whoever waits
 
@@ -38,38 +34,25 @@ class Measured:
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
 
-def in_turns(
-    samplers: Mapping[K, Callable[[], float]], rounds: int, tell: Tell | None = None, unit: str = "s"
-) -> dict[K, list[float]]:
+def in_turns(samplers: Mapping[K, Callable[[], float]], rounds: int, tell: Tell) -> dict[K, list[float]]:
     """Call every sampler once a round, and collect what each of them returns."""
     samples: dict[K, list[float]] = {name: [] for name in samplers}
     for number in range(1, rounds + 1):
         for name, sample in samplers.items():
             samples[name].append(sample())
-        if tell is not None:
-            newest = ", ".join(f"{name} {taken[-1]:.3g} {unit}" for name, taken in samples.items())
-            tell(f"Round {number} of {rounds}: {newest}.")
+        newest = ", ".join(f"{name} {taken[-1]:.3g}" for name, taken in samples.items())
+        tell(f"Round {number} of {rounds}: {newest}.")
     return samples
-
-
-def seconds_each(call: Callable[[], Any], times: int, device: torch.device = CPU) -> float:
-    """The mean of this many calls in a row."""
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / times
 
 
 @contextmanager
 def fresh_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """New processes that inherit nothing: a thread count, a way to keep memory or an OpenGL backend is a whole process's."""
+    """New processes that inherit nothing: the thread count and the way to keep memory are a whole process's."""
     try:
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
             yield pool
     except BrokenProcessPool:
         raise RuntimeError(
             "A process of the benchmark ended without an answer, probably for lack of memory. Choose smaller sizes or fewer "
-            "processes; `bench update --no-plain` needs less, too."
+            "processes."
         ) from None

@@ -5,33 +5,24 @@ from typing import Any
 import numpy as np
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.bench.measure import seconds_each
+from maskrl.cost.timing import seconds_each
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs.build import device_of, numerics, replay_size
 
 
 class Learner:
-    """An agent of a recipe, and a replay of noise. Its first updates make its buffers, and are not to be timed."""
+    """An agent that learns from a replay of noise. It has made its first updates, which are slower: buffers are made in them."""
 
-    def __init__(self, recipe: Recipe, spaces: Spaces, *, transitions: int = 300) -> None:
-        self.recipe, self.spaces, self.device, self.turn = (
-            recipe,
-            spaces,
-            device_of(recipe),
-            recipe.agent.turn(recipe.objective),
-        )
-        self.replay = noise_replay(recipe, spaces, transitions=transitions)
+    def __init__(self, recipe: Recipe, spaces: Spaces, agent: Agent | None = None) -> None:
+        self.recipe, self.device, self.turn = recipe, device_of(recipe), recipe.agent.turn(recipe.objective)
+        self.replay = noise_replay(recipe, spaces)
+        self.agent = agent or recipe.agent.build(spaces, recipe.objective, self.device)
+        self.seconds()
 
-    def begin(self, agent: Agent | None = None, updates: int = 1) -> "Learner":
-        recipe = self.recipe
-        self.agent = agent or recipe.agent.build(self.spaces, recipe.objective, self.device)
-        self.seconds(updates)
-        return self
-
-    def seconds(self, updates: int | None = None) -> float:
-        """Of one update: the mean of this many, or of a turn, in which every part of the agent has run."""
-        return seconds_each(self.update, updates or self.turn, self.device)
+    def seconds(self, turns: int = 1) -> float:
+        """Of one update: the mean over these turns, in each of which every part of the agent has run (`AgentConfig.turn`)."""
+        return seconds_each(self.update, turns * self.turn, self.device)
 
     def update(self) -> None:
         with numerics(self.recipe):

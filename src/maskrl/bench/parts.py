@@ -5,12 +5,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import gymnasium as gym
-from torch import nn
+import torch
 
 from maskrl.agents.base import Agent
-from maskrl.bench.reference import optimizers_of
 from maskrl.clock import Stopwatch
-from maskrl.nn.augment import View
+from maskrl.nn.augment import Augment, View
 from maskrl.nn.momentum import Momentum
 from maskrl.replay.buffer import Replay
 
@@ -54,43 +53,19 @@ def watched(agent: Any, replay: Replay) -> Iterator[Stopwatch]:
     wrap.watch.seconds["draw"] += wrap.watch.seconds.pop("replay", 0.0)
 
 
-def wrap_agent(wrap: Wrap, agent: Any) -> None:
+def wrap_agent(wrap: Wrap, agent: Agent) -> None:
     """Time the parts that an agent's own stopwatch does not separate."""
     wrap(View, ["pixels"], "pixels")
-    wrap(agent.augment, ["forward"], "views")
+    wrap(Augment, ["forward"], "views")
+    wrap(Momentum, ["update"], "momentum")
+    wrap(torch.optim.Adam, ["step"], "optimizer")
     if agent.objective is not None:
         wrap(agent.objective, ["views"], "views")
-    for module in modules_of(agent):
-        if isinstance(module, Momentum):
-            wrap(module, ["update"], "momentum")
-    for optimizer in optimizers_of(agent):
-        wrap(optimizer, ["step"], "optimizer")
-
-
-def modules_of(agent: Agent) -> list[nn.Module]:
-    """All modules of the agent and of its objective, each once."""
-    parts = [part for part in (*vars(agent).values(), agent.objective) if isinstance(part, nn.Module)]
-    return list(dict.fromkeys(module for part in parts for module in part.modules()))
 
 
 def wrap_env(wrap: Wrap, env: gym.Env[Any, Any]) -> None:
-    """Time drawing (DMControl, the toys), physics, emulation and the picture made of it, where an environment has them."""
+    """Time what makes the picture, and the physics of DMControl, where an environment has them."""
     inner: Any = env.unwrapped
-    wrap(inner, ["_draw"], "drawing")
+    wrap(inner, ["_draw", "_shrink"], "drawing")
     if hasattr(inner, "_suite"):
         wrap(inner._suite, ["step", "reset"], "physics")
-    if hasattr(inner, "_ale"):
-        inner._ale = _Console(inner._ale)
-        wrap(inner._ale, ["act", "reset_game", "restoreState"], "emulation")
-        wrap(inner._ale, ["getScreenGrayscale"], "picture")
-        wrap(inner, ["_shrink"], "picture")
-
-
-class _Console:
-    """Stands in for ALE's object, whose methods cannot be replaced."""
-
-    def __init__(self, ale: Any) -> None:
-        self._ale = ale
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ale, name)

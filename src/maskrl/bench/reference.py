@@ -1,113 +1,64 @@
 """The updates as a textbook would write them, to measure the agents' own against: the same mathematics, without thrift.
 
-Whole batches, pixels as floats from the start and channels first, a replay of whole stacks (SAC's; that of the released Atari code
-stores frames once, too), the actor's convolutions twice, every token through every layer of the decoder, Adam parameter by
-parameter. Random numbers are drawn in the agents' order, so that from the same weights and the same seed the same losses must come
-out; a test holds them to it.
+Whole batches, pixels as floats from the start and channels first, the actor's convolutions twice, every token through every layer
+of the decoder, Adam parameter by parameter. Random numbers are drawn in the agents' order, so the same weights and the same seed
+give the same losses; a test checks it.
 """
 
-import copy
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from maskrl.agents.base import Agent
-from maskrl.agents.rainbow import Rainbow
-from maskrl.agents.sac import SAC
+from maskrl.agents.rainbow import Rainbow, RainbowConfig
+from maskrl.agents.sac import SAC, SACConfig
 from maskrl.nn.clip import Clip
-from maskrl.nn.decoder import LatentDecoder, sinusoid
-from maskrl.nn.encoders import Encoder
-from maskrl.nn.masking import CubeMasker
-from maskrl.objectives.base import Objective
-from maskrl.objectives.mlr import MLR, LatentTarget, MaskedPixels
+from maskrl.nn.decoder import sinusoid
+from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.step import SCHEDULES
-from maskrl.replay.buffer import Draw, Replay, Transitions
+from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Replay
 
 Update = Callable[[], dict[str, Tensor]]
 
 
-def is_known(objective: Objective[Any] | None) -> bool:
-    """Whether an objective, if there is one, is written here."""
-    return objective is None or (
-        isinstance(objective, MLR)
-        and isinstance(objective.corruption, MaskedPixels)
-        and isinstance(objective.corruption.masker, CubeMasker)
-        and isinstance(objective.decoder, LatentDecoder)
-        and isinstance(objective.target, LatentTarget)
-        and objective.target.decoder is None
+def is_known(recipe: Recipe, device: torch.device) -> bool:
+    """Whether the update of this recipe is written here, for this device."""
+    mlr = recipe.objective
+    written = mlr is None or (
+        isinstance(mlr, MLRConfig)
+        and (mlr.corrupt, mlr.reconstruct, mlr.momentum_decoder, mlr.decoder_width)
+        == ("pixels", "latents", False, None)
+        and mlr.when != "last"
     )
+    return written and isinstance(recipe.agent, SACConfig | RainbowConfig) and device.type == "cpu"
 
 
-def plain_update(agent: Agent, replay: Replay) -> Update | None:
-    """The update of this agent, written plainly; None if its objective is a variant that is not written here.
+def plain_update(agent: Any, replay: Replay) -> Update:
+    """The update of this agent, written plainly.
 
-    The agent should be a copy (`copied`), as it learns from this.
+    The agent learns from it. Its weights become channels first, and its Adam loses the fused kernel.
     """
-    if not is_known(agent.objective):
-        return None
-    if isinstance(agent, SAC):
-        stacks = StackedReplay(replay)
-        return lambda: sac_update(agent, replay, stacks)
-    assert isinstance(agent, Rainbow)
-    return lambda: rainbow_update(agent, replay)
-
-
-def copied(agent: Agent) -> Any:
-    """A copy with weights and their moments channels first, and Adam without a fused kernel."""
-    twin: Any = copy.deepcopy(agent)
-    for module in (twin.encoder, twin.target_encoder, twin.objective):
+    optimizers = [*agent.optimizers.values(), *([] if agent.auxiliary is None else [agent.auxiliary.optimizer])]
+    for module in (agent.encoder, agent.target_encoder, agent.objective):
         for parameter in module.parameters() if module is not None else ():
             parameter.data = parameter.data.contiguous()
-    for optimizer in optimizers_of(twin):
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = False, False
-        for moments in optimizer.state.values():
-            moments.update({name: value.contiguous() for name, value in moments.items()})
-    return twin
+    return partial(sac_update if isinstance(agent, SAC) else rainbow_update, agent, replay)
 
 
-def optimizers_of(agent: Any) -> list[torch.optim.Optimizer]:
-    if isinstance(agent, Rainbow):
-        return [agent.optimizer]
-    auxiliary = [] if agent.auxiliary is None else [agent.auxiliary.optimizer]
-    return [agent.optimizers["critic"], agent.optimizers["actor"], agent.optimizers["temperature"], *auxiliary]
-
-
-class StackedReplay:
-    """Every transition with both its stacks of frames: at a stack of 3, six times the bytes of frames that are stored once."""
-
-    def __init__(self, replay: Replay) -> None:
-        draw = replay.spread(len(replay))
-        self.starts, self.all = draw.starts, replay.transitions(draw, discount=1.0)
-
-    def rows(self, starts: Any) -> Tensor:
-        return torch.from_numpy(np.searchsorted(self.starts, starts))
-
-    def transitions(self, draw: Draw, discount: float) -> Transitions:
-        rows = self.rows(draw.starts)
-        one = self.all
-        return Transitions(
-            one.obs[rows], one.actions[rows], one.rewards[rows], one.next_obs[rows], discount * one.discounts[rows]
-        )
-
-    def clips(self, draw: Draw, length: int) -> Clip:
-        rows = self.rows(draw.starts)[:, None] + torch.arange(length)
-        return Clip(self.all.obs[rows], self.all.actions[rows])
-
-
-# ── SAC ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, Tensor]:
+def sac_update(agent: SAC, replay: Replay) -> dict[str, Tensor]:
     config, metrics, clip = agent.config, dict[str, Tensor](), None
     if agent.auxiliary is not None and agent.updates % agent.every == 0:
         steps = agent.needs.clip_length
-        clip = stacks.clips(replay.draw(config.auxiliary.clips, span=steps, purpose="clips"), steps)
-    batch = stacks.transitions(replay.draw(config.batch_size), config.discount)
-    obs, next_obs = (_augmented(agent.augment, _floats(obs)) for obs in (batch.obs, batch.next_obs))
+        clip = replay.clips(replay.draw(config.auxiliary.clips, span=steps, purpose="clips"), length=steps)
+    batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount)
+    obs, next_obs = (_augmented(agent.augment, obs.float() / 255) for obs in (batch.obs, batch.next_obs))
     temperature = agent.log_temperature.exp()
 
     with torch.no_grad():
@@ -142,7 +93,7 @@ def auxiliary_update(step: Any, clip: Clip) -> dict[str, Tensor]:
     step.optimizer.zero_grad()
     loss = mlr_loss(step.objective, clip).mean()
     torch.autograd.backward(step.objective.weight * loss)
-    nn.utils.clip_grad_norm_(step.parameters, config.max_grad_norm)
+    nn.utils.clip_grad_norm_(step.parameters, config.max_grad_norm or math.inf)
     step.optimizer.step()
     if step.updates % config.momentum_every == 0:
         step.objective.update_momentum()
@@ -150,16 +101,13 @@ def auxiliary_update(step: Any, clip: Clip) -> dict[str, Tensor]:
     return {"mlr/loss": loss.detach()}
 
 
-# ── Rainbow ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def rainbow_update(agent: Rainbow, replay: Replay) -> dict[str, Tensor]:
     config, objective = agent.config, agent.objective if agent.updates % agent.every == 0 else None
     span = max(config.n_step, objective.needs.clip_length if objective else 1)
     draw = replay.draw(config.batch_size, span=span, whole=False, correction=agent.correction)
     batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
-    pixels, next_pixels = (_augmented(agent.augment, _floats(obs)) for obs in (batch.obs, batch.next_obs))
-    judged = _augmented(agent.augment, _floats(batch.next_obs)) if config.double else next_pixels
+    pixels, next_pixels = (_augmented(agent.augment, obs.float() / 255) for obs in (batch.obs, batch.next_obs))
+    judged = _augmented(agent.augment, batch.next_obs.float() / 255) if config.double else next_pixels
     agent.renew_noise()
     with torch.no_grad():
         next_outputs = agent.target_head(encode(agent.target_encoder.copy, next_pixels))
@@ -186,19 +134,12 @@ def rainbow_update(agent: Rainbow, replay: Replay) -> dict[str, Tensor]:
     return metrics
 
 
-# ── MLR ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def mlr_loss(objective: Objective[Any], clip: Clip) -> Tensor:
+def mlr_loss(objective: Any, clip: Clip) -> Tensor:
     """(B,)"""
-    assert isinstance(objective, MLR)
-    assert isinstance(objective.corruption, MaskedPixels)
     masker, target = objective.corruption.masker, objective.target
-    assert isinstance(masker, CubeMasker)
-    assert isinstance(target, LatentTarget)
     keep = masker(clip.obs, objective.corruption.generator)
     valid = torch.ones_like(clip.valid) if objective.count_past_end else clip.valid
-    pixels = _floats(clip.obs)
+    pixels = clip.obs.float() / 255
     with torch.no_grad():
         masked = objective.masked_scale * _augmented(objective.augment, torch.where(keep, pixels, masker.fill / 255))
         original = _augmented(objective.augment, pixels)
@@ -207,7 +148,8 @@ def mlr_loss(objective: Objective[Any], clip: Clip) -> Tensor:
     decoded = decode(objective.decoder, states.view(*valid.shape, -1), clip.actions, valid)
     predicted = target.prediction(target.projection(decoded.flatten(0, 1)))
     error = target.distance(predicted, slow).view(valid.shape)
-    return (error * valid).sum(dim=1) / valid.sum(dim=1)
+    loss: Tensor = (error * valid).sum(dim=1) / valid.sum(dim=1)
+    return loss
 
 
 def decode(decoder: Any, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
@@ -224,17 +166,13 @@ def decode(decoder: Any, states: Tensor, actions: Tensor, valid: Tensor) -> Tens
     return tokens[:, :steps]
 
 
-# ── Shared ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def encode(encoder: Any, pixels: Tensor) -> Tensor:
     """As `Encoder.forward`, with the maps as they come."""
-    assert isinstance(encoder, Encoder)
     states: Tensor = encoder.embed(maps_of(encoder, pixels))
     return states
 
 
-def maps_of(encoder: Encoder, pixels: Tensor) -> Tensor:
+def maps_of(encoder: Any, pixels: Tensor) -> Tensor:
     """Layer by layer, in the layout that the pixels have."""
     for layer in encoder.convolutions.children():
         pixels = layer(pixels)
@@ -244,10 +182,6 @@ def maps_of(encoder: Encoder, pixels: Tensor) -> Tensor:
 def _taken(outputs: Tensor, actions: Tensor) -> Tensor:
     """(B, A, width), (B,) → (B, width)."""
     return outputs[torch.arange(len(actions)), actions]
-
-
-def _floats(obs: Tensor) -> Tensor:
-    return obs.float() / 255
 
 
 def _augmented(augment: Any, pixels: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from maskrl.bench.measure import Tell, seconds_each
+from maskrl.bench.measure import Tell
 from maskrl.bench.noise import fill
 from maskrl.bench.result import Result, Row
 from maskrl.cost.forecast import size
+from maskrl.cost.timing import seconds_each
 from maskrl.machine import free_memory
 from maskrl.replay.buffer import Replay
 
@@ -24,14 +25,13 @@ class Kind(NamedTuple):
     transitions: int
     clips: int
     steps: int  # of the returns
-    limit: tuple[int, int]  # this many transitions should take at most this many bytes
 
 
 _CONTROL = {"frame_shape": (3, 100, 100), "frame_stack": 3, "action_dim": 6, "discrete": False}
 _ATARI = {"frame_shape": (1, 84, 84), "frame_stack": 4, "action_dim": 18, "discrete": True, "priority_exponent": 0.5}
 KINDS = (
-    Kind("DMControl, uniform", _CONTROL, transitions=512, clips=128, steps=1, limit=(100_000, 3_100_000_000)),
-    Kind("Atari, prioritised", _ATARI, transitions=32, clips=32, steps=10, limit=(1_000_000, 7_100_000_000)),
+    Kind("DMControl, uniform", _CONTROL, transitions=512, clips=128, steps=1),
+    Kind("Atari, prioritised", _ATARI, transitions=32, clips=32, steps=10),
 )
 
 
@@ -40,24 +40,16 @@ def bench_replay(
 ) -> Result:
     """Fill a replay of every kind and size, in memory and on disk, and draw from it. Nothing stays on disk."""
     cases = [(kind, capacity, storage) for capacity in sizes for kind in kinds for storage in ("memory", "disk")]
-    limits = [
-        {"kind": kind.name, "transitions": kind.limit[0], "nbytes": needs(kind, kind.limit[0]), "limit": kind.limit[1]}
-        for kind in kinds
-    ]
-    return Result({"replays": [_measure(*case, seconds, tell) for case in cases], "limits": limits})
-
-
-def needs(kind: Kind, capacity: int) -> int:
-    return Replay.forecast(**kind.layout, capacity=capacity)
+    return Result({"replays": [_measure(*case, seconds, tell) for case in cases]})
 
 
 def _measure(kind: Kind, capacity: int, storage: str, seconds: float, tell: Tell) -> Row:
     """Rates are of single transitions and clips, drawn and read in batches."""
-    nbytes = needs(kind, capacity)
+    nbytes = Replay.forecast(**kind.layout, capacity=capacity)
     row: Row = {"kind": kind.name, "storage": storage, "transitions": capacity, "nbytes": nbytes}
     row |= {"bytes_per_transition": nbytes / capacity, "transitions_per_second": None, "clips_per_second": None}
     with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory:
-        room = free(storage, Path(directory))
+        room = free_memory() if storage == "memory" else shutil.disk_usage(directory).free
         if room is not None and nbytes > room / 2:  # half: other processes need some, too
             return {**row, "skipped": f"it takes {size(nbytes)} of {storage}, and there is room for {size(room // 2)}"}
         tell(f"{kind.name}: {capacity:,} transitions, {size(nbytes)} of {storage}.")
@@ -82,8 +74,3 @@ def _rate(count: int, call: Callable[[], None], seconds: float) -> float:
     call()
     calls = max(3, round(seconds / seconds_each(call, 1)))
     return count / seconds_each(call, calls)
-
-
-def free(storage: str, directory: Path) -> int | None:
-    """Bytes."""
-    return free_memory() if storage == "memory" else shutil.disk_usage(directory).free

@@ -22,7 +22,6 @@ class Result:
 
     values: Row  # the object that `--json` prints
     notes: Sequence[str] = ()  # sentences for people
-    shown: Row | None = None  # what people see instead, where the object is too long for them
 
     def json(self) -> str:
         return json.dumps(self.values, indent=2, default=asdict)
@@ -30,7 +29,7 @@ class Result:
     def text(self) -> str:
         """Facts, then a table for each list, and one for all mappings by the same thing (`…_by_part`); then the notes."""
         facts, tables, by = Row(), list[list[Row]](), defaultdict[str, dict[str, Row]](dict)
-        for name, value in (self.shown or self.values).items():
+        for name, value in self.values.items():
             column, is_mapping, thing = name.partition("_by_")
             if is_mapping:
                 for part, inner in value.items():
@@ -40,7 +39,7 @@ class Result:
             elif value not in ([], {}, None):
                 facts[name] = value
         width = max((len(name) for name in facts), default=0)
-        lines = "\n".join(f"{_heading(name):<{width}}  {words(name, value)}" for name, value in facts.items())
+        lines = "\n".join(f"{name.replace('_', ' '):<{width}}  {words(name, value)}" for name, value in facts.items())
         tables = [list(rows.values()) for rows in by.values()] + tables
         blocks = [lines, *(table(rows) for rows in tables), "\n".join(self.notes)]
         return "\n\n".join(block for block in blocks if block)
@@ -56,7 +55,7 @@ def table(rows: Sequence[Row]) -> str:
     names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
     columns = []
     for name in names:
-        cells = [_heading(name), *(words(name, row.get(name)) for row in rows)]
+        cells = [name.replace("_", " "), *(words(name, row.get(name)) for row in rows)]
         is_text = all(isinstance(row.get(name), str | Mapping | None) for row in rows)
         width = max(map(len, cells))
         columns.append([cell.ljust(width) if is_text else cell.rjust(width) for cell in cells])
@@ -90,7 +89,3 @@ def _number(name: str, value: float) -> str:
     if "seconds" in name:
         return f"{1000 * value:.4g} ms"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _heading(name: str) -> str:
-    return name if " " in name else name.replace("_", " ")

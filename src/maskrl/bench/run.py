@@ -1,6 +1,5 @@
 """How fast a whole run is, and where its time goes: `maskrl bench run`."""
 
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import gymnasium as gym
@@ -16,12 +16,13 @@ import torch
 
 from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
 from maskrl.bench.parts import Wrap, wrap_agent, wrap_env
-from maskrl.bench.result import Result, Row, named
+from maskrl.bench.result import Result, named
 from maskrl.clock import Clock, Stopwatch
+from maskrl.cost.timing import torch_threads
 from maskrl.recipes.schema import Budget, Evaluation, Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import loop, state
-from maskrl.runs.build import build_agent, build_replay
+from maskrl.runs.build import build_agent
 from maskrl.runs.directory import Run
 from maskrl.runs.loggers import Logger
 
@@ -33,10 +34,9 @@ RENDERER = ("drawing",)
 PARTS = ("physics", *RENDERER, "environment", "replay", "views", *NETWORKS, "checkpoint", "other")
 
 
-def bench_run(recipe: Recipe, *, decisions: int, processes: int = 1, tell: Tell | None = None) -> Result:
+def bench_run(recipe: Recipe, *, decisions: int, processes: int = 1, tell: Tell = print) -> Result:
     """Train for this many decisions after the warm-up, in this many processes at once; with several, on one thread each."""
-    if tell is not None:
-        tell(f"{decisions:,} decisions of learning after a short warm-up.")
+    tell(f"{decisions:,} decisions of learning after a short warm-up.")
     short = shortened(recipe, decisions)
     if processes == 1:
         return _result(recipe, decisions, [_train_timed(short, decisions)])
@@ -51,33 +51,32 @@ def compare_runs(
     recipe: Recipe, other: Recipe, compared: Sequence[str], *, rounds: int = 3, tell: Tell = print, **options: Any
 ) -> Result:
     """Run two recipes in alternation, with the options of `bench_run`; `compared` has the overrides of the other."""
-    first, second = list[Row](), list[Row]()
+    parts: dict[str, list[Mapping[str, float]]] = {"as it is": [], " ".join(compared): []}
 
-    def sample(recipe: Recipe, done: list[Row]) -> float:
-        done.append(bench_run(recipe, **options).values)
-        return float(done[-1]["decisions_per_second"])
+    def sample(name: str, recipe: Recipe) -> float:
+        values = bench_run(recipe, **options, tell=tell).values
+        parts[name].append(values["seconds_by_part"])
+        return float(values["decisions_per_second"])
 
-    words = " ".join(compared)
-    samplers = {"as it is": partial(sample, recipe, first), words: partial(sample, other, second)}
-    rates = in_turns(samplers, rounds, tell, unit="decisions a second")
-    ratio = Measured.ratio(rates[words], rates["as it is"])
-    values = named(recipe) | {"processes": first[0]["processes"], "compared": list(compared)}
-    values |= {"rounds": first, "rounds_compared": second, "ratio": ratio}
-    shown = named(recipe)
-    for name, done in (("", first), (f" with {words}", second)):
-        median = sorted(done, key=lambda row: float(row["decisions_per_second"]))[(rounds - 1) // 2]
-        for what in ("decisions_per_second", "share_outside_networks_and_renderer"):
-            shown[what.replace("_", " ") + name] = median[what]
-        shown |= {f"{what}{name}_by_part": median[f"{what}_by_part"] for what in ("seconds", "share")}
-    shown[f"times the decisions per second with {words}"] = ratio
-    return Result(values, [f"{rounds} rounds of both in alternation. Parts are those of the median rounds."], shown)
+    samplers = {name: partial(sample, name, each) for name, each in zip(parts, (recipe, other), strict=True)}
+    ours, theirs = in_turns(samplers, rounds, tell).values()
+    seconds, compared_seconds = map(_means, parts.values())
+    values = {
+        **named(recipe),
+        "compared": list(compared),
+        "decisions_per_second": Measured.of(ours),
+        "decisions_per_second_compared": Measured.of(theirs),
+        "ratio": Measured.ratio(theirs, ours),
+        "seconds_by_part": seconds,  # of a decision: the mean over rounds
+        "seconds_compared_by_part": compared_seconds,
+    }
+    return Result(values, [f"Medians (least – most) of {rounds} rounds in alternation. Ratios are of the same round."])
 
 
 def _result(recipe: Recipe, decisions: int, processes: Sequence[Mapping[str, float]]) -> Result:
     """Of the seconds of a decision by part, in each process."""
     rates = [1 / sum(seconds.values()) for seconds in processes]
-    parts = [part for part in PARTS if any(part in seconds for seconds in processes)]
-    means = {part: statistics.fmean(seconds.get(part, 0.0) for seconds in processes) for part in parts}
+    means = _means(processes)
     shares = {part: seconds / sum(means.values()) for part, seconds in means.items()}
     values = {
         **named(recipe),
@@ -89,7 +88,12 @@ def _result(recipe: Recipe, decisions: int, processes: Sequence[Mapping[str, flo
         "share_by_part": shares,
         "share_outside_networks_and_renderer": 1 - sum(shares.get(part, 0.0) for part in (*NETWORKS, *RENDERER)),
     }
-    return Result(values, [] if "checkpoint" in parts else ["No checkpoint fell into these decisions."])
+    return Result(values, [] if "checkpoint" in means else ["No checkpoint fell into these decisions."])
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each part that any row has."""
+    return {part: fmean(row.get(part, 0.0) for row in rows) for part in PARTS if any(part in row for row in rows)}
 
 
 def shortened(recipe: Recipe, decisions: int) -> Recipe:
@@ -105,47 +109,36 @@ def shortened(recipe: Recipe, decisions: int) -> Recipe:
 
 
 class _Window(Logger):
-    """Keeps the time and the seconds of each part at the first counted decision, and at the newest."""
+    """Keeps the seconds of each part from the first counted decision to the newest."""
 
     def __init__(self, first: int, barrier: Any, wrap: Wrap) -> None:
-        self._first, self._barrier, self._wrap, self._newest = first, barrier, wrap, -1
-        self.before: dict[str, float] = {}
-        self.after: dict[str, float] = {}
+        self._first, self._barrier, self._wrap, self._begun = first, barrier, wrap, 0.0
+        self.seconds: dict[str, float] = {}
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        if points or clock.decisions == self._newest:
-            return  # decisions alone are counted
-        self._newest = clock.decisions
+        if points or clock.decisions < self._first:
+            return  # not a decision that counts
+        spent = self._wrap.watch.seconds
         if clock.decisions == self._first:
             if self._barrier is not None:
                 self._barrier.wait(timeout=600)  # all begin to count at once
-            self.before = self._now()
-        self.after = self._now()
-
-    def _now(self) -> dict[str, float]:
-        return {**self._wrap.watch.seconds, "all": time.perf_counter()}
-
-    def seconds(self) -> dict[str, float]:
-        """By part; "other" is what no part has."""
-        if not self.before:
-            raise RuntimeError("The run ended before its first counted decision, so nothing was measured.")
-        spent = {part: total - self.before.get(part, 0.0) for part, total in self.after.items()}
-        whole = spent.pop("all")
-        return spent | {"other": whole - sum(spent.values())}
+            spent.clear()
+            self._begun = time.perf_counter()
+        self.seconds = {part: seconds for part, seconds in spent.items() if part in PARTS}
+        self.seconds["other"] = time.perf_counter() - self._begun - sum(self.seconds.values())
 
 
 def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> dict[str, float]:
     """The seconds of a decision by part, in the training loop itself. Its run directory is temporary."""
-    threads = torch.get_num_threads()
     try:
-        with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory, _timed_parts() as wrap:
+        temporary = tempfile.TemporaryDirectory(prefix="maskrl-bench-")
+        with temporary as directory, torch_threads(torch.get_num_threads()), _timed_parts() as wrap:
             window = _Window(recipe.agent.warmup_decisions + SETTLE, barrier, wrap)
             loop.train(recipe, Run.create(Path(directory) / "run", recipe), [window])
     finally:
-        torch.set_num_threads(threads)
         if barrier is not None:
             barrier.abort()  # the others need not wait for a process that failed
-    return {part: seconds / decisions for part, seconds in window.seconds().items() if part in PARTS}
+    return {part: seconds / decisions for part, seconds in window.seconds.items()}
 
 
 @contextmanager
@@ -160,15 +153,10 @@ def _timed_parts() -> Iterator[Wrap]:
             wrap_env(wrap, env)
             return agent
 
-        def timed_replay(*args: Any, **options: Any) -> Replay:
-            replay = build_replay(*args, **options)
-            wrap(replay, ["add", "begin_episode"], "replay")
-            return replay
-
         def not_evaluated(state: Any, _: Any) -> None:
             state.position.evaluated = state.clock.frames
 
         wrap.replace(state, "build_agent", timed_agent)
-        wrap.replace(state, "build_replay", timed_replay)
+        wrap(Replay, ["add", "begin_episode"], "replay")
         wrap.replace(loop, "_evaluate", not_evaluated)
         yield wrap

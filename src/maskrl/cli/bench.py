@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,10 +26,7 @@ OptionalRecipe = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Rounds = Annotated[int, typer.Option(metavar="N", min=1, help="How often everything is measured, in alternation.")]
-
-
-def _sizes(help: str) -> Any:
-    return typer.Option(metavar="N,N,…", help=help)
+Sizes = Annotated[str, typer.Option(metavar="N,N,…", help="Transitions (replay), sides (env), observations (pieces).")]
 
 
 @app.command()
@@ -40,12 +36,8 @@ def update(
     profile: words.ProfileOption = "auto",
     method: words.MethodOption = None,
     rounds: Rounds = 5,
-    plain: Annotated[
-        bool, typer.Option(" /--no-plain", help="Leave out the same update written plainly, which is slower.")
-    ] = True,
-    kernels: Annotated[
-        bool, typer.Option("--kernels", help="Name the operations that take the most time, by torch's profiler.")
-    ] = False,
+    plain: Annotated[bool, typer.Option(" /--no-plain", help="Leave out the same update written plainly.")] = True,
+    kernels: Annotated[bool, typer.Option("--kernels", help="Name the operations that take the most time.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time an update and its phases, beside the machine's limit for such layers and the same update written plainly."""
@@ -56,19 +48,11 @@ def update(
 
 
 @app.command()
-def replay(
-    sizes: Annotated[
-        str,
-        _sizes(
-            "Transitions, of one replay after the other. On DMControl, 1,000,000 are 30 GB: what has no room is skipped."
-        ),
-    ] = "10000,100000,1000000",
-    as_json: AsJson = False,
-) -> None:
-    """Time draws from full replays as the paper's agents have them, in memory and on disk, and say what they take."""
+def replay(sizes: Sizes = "10000,100000,1000000", as_json: AsJson = False) -> None:
+    """Time draws from full replays of the paper's agents, in memory and on disk. A replay that has no room is skipped."""
     from maskrl.bench.replay import CLIP, bench_replay
 
-    _show(as_json, bench_replay, _numbers("--sizes", sizes, least=CLIP))
+    _show(as_json, bench_replay, _numbers(sizes, least=CLIP))
 
 
 @app.command()
@@ -76,16 +60,15 @@ def env(
     recipes: Annotated[
         list[str] | None, typer.Argument(metavar="[RECIPE]...", help=f"Default: {' '.join(ENVIRONMENTS)}.")
     ] = None,
-    sizes: Annotated[str, _sizes("Sides of the frames of DMControl and Atari.")] = "48,64,84,100",
+    sizes: Sizes = "48,64,84,100",
     seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds for each measurement.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time environments by OpenGL backend, frame size and shadow map, and say where their time goes."""
+    """Time environments by frame size and shadow map, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
     from maskrl.bench.env import bench_env
 
-    wanted = _numbers("--sizes", sizes, least=16)
     chosen = [words.Asked(name, profile="lite").recipe() for name in recipes or ENVIRONMENTS]
-    _show(as_json, bench_env, chosen, sizes=wanted, seconds=seconds)
+    _show(as_json, bench_env, chosen, sizes=_numbers(sizes, least=16), seconds=seconds)
 
 
 @app.command()
@@ -93,21 +76,14 @@ def run(
     recipe: words.RecipeName,
     overrides: words.Overrides = None,
     decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning that are timed.")] = 100,
-    side_by_side: Annotated[
-        int, typer.Option(metavar="M", min=1, help="Runs at once, on one thread each if more than one.")
-    ] = 1,
-    compare: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Also with this override (may be given again), in alternation."),
-    ] = None,
+    side_by_side: Annotated[int, typer.Option(metavar="M", min=1, help="Runs at once, each on one thread.")] = 1,
+    compare: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Also with this override.")] = None,
     profile: words.ProfileOption = "auto",
     method: words.MethodOption = None,
-    rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="With --compare: how often both are run, in alternation.")
-    ] = 3,
+    rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Time the real training loop from end to end after a short warm-up, evaluations left out, and say where its time goes."""
+    """Time the real training loop after a short warm-up, evaluations left out. --rounds are for --compare."""
     from maskrl.bench.run import bench_run, compare_runs
 
     chosen = _recipe(recipe, overrides, profile, method)
@@ -125,20 +101,19 @@ def scale(
     overrides: words.Overrides = None,
     profile: words.ProfileOption = "auto",
     rounds: Rounds = 5,
-    figure: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time how an update grows with clips, K, filters, image size and decoder width, each varied alone; fit exponents."""
     from maskrl.bench.scaling import bench_scale
 
-    _show(as_json, bench_scale, _recipe(recipe, overrides, profile, None), rounds=rounds, figure=figure)
+    _show(as_json, bench_scale, _recipe(recipe, overrides, profile, None), rounds=rounds)
 
 
 @app.command()
 def pieces(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,
-    sizes: Annotated[str, _sizes("Observations in a piece.")] = "16,32,64,128",
+    sizes: Sizes = "16,32,64,128",
     profile: words.ProfileOption = "auto",
     method: words.MethodOption = None,
     rounds: Rounds = 5,
@@ -147,16 +122,16 @@ def pieces(
     """Time an update in pieces of several sizes, to choose agent.micro_batch for this machine."""
     from maskrl.bench.scaling import bench_pieces
 
-    wanted = _numbers("--sizes", sizes, least=1)
+    wanted = _numbers(sizes, least=1)
     _show(as_json, bench_pieces, _recipe(recipe, overrides, profile, method), wanted, rounds=rounds)
 
 
 def _show(as_json: bool, bench: "Callable[..., Result]", *arguments: Any, **options: Any) -> None:
-    """Run a benchmark and print its result. Errors that say what to do (no OpenGL, no simulator, no room) become refusals."""
+    """Run a benchmark and print its result; progress goes to stderr. Errors that say what to do become refusals."""
     from maskrl.runs.directory import RunError
 
     with words.refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
-        result = bench(*arguments, **options, tell=_tell)
+        result = bench(*arguments, **options, tell=lambda text: print(text, file=sys.stderr, flush=True))
     print(result.json() if as_json else result.text())
 
 
@@ -167,18 +142,8 @@ def _recipe(name: str, overrides: Sequence[str] | None, profile: words.Profile, 
     return words.Asked(name, overrides, profile, method).recipe()
 
 
-def _tell(text: str) -> None:
-    """Progress goes to stderr, so that it does not mix with the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _numbers(option: str, text: str, *, least: int) -> list[int]:
-    try:
-        numbers = [int(word) for word in text.split(",")]
-    except ValueError:
-        raise words.Refusal(
-            f"{option} {text}: expected whole numbers with commas between them, such as 1000,2000."
-        ) from None
+def _numbers(text: str, *, least: int) -> list[int]:
+    numbers = [int(word) if word.isdecimal() else -1 for word in text.split(",")]
     if min(numbers) < least:
-        raise words.Refusal(f"{option} {text}: the least is {least}.")
+        raise words.Refusal(f"--sizes {text}: expected whole numbers from {least} on, such as 1000,2000.")
     return numbers

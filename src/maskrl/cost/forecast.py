@@ -1,6 +1,5 @@
 """What a run will take of memory and disk, before it is begun."""
 
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint
-from maskrl.runs.build import build_agent, device_of, load_encoder, replay_size
+from maskrl.runs.build import build_agent, load_encoder, replay_size
 from maskrl.runs.directory import RunError
 
 
@@ -76,46 +75,11 @@ def takes_of(recipe: Recipe, spaces: Spaces, agent: Agent) -> Takes:
     return Takes(replay, (checkpoint.KEPT + 1) * replay + saved, 2 * replay)  # a checkpoint holds a copy of the frames
 
 
-# Measured on Linux: Python with torch and the simulator of DMControl take most, 0.68 GB in a small run; Atari 0.40 GB.
-PROCESS = 700_000_000
-
-
-def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
-    """Bytes of memory that a run takes at most on a CPU, but for its replay: docs/sweeps.md has what was measured."""
-    weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
-    # What an update keeps of every observation for its gradients, and about as much again while it makes them.
-    workload = recipe.agent.workload(recipe.objective, device_of(recipe))
-    batch = 2 * workload.at_once * _kept_of_an_observation(recipe, spaces, agent)
-    batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
-    environments = recipe.evaluation.side_by_side * recipe.env.memory
-    processes = 2 if recipe.overlap else 1
-    return processes * PROCESS + weights + batch + environments
-
-
-def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
-    """Bytes that an encoder's gradient needs: what torch keeps of one pass, weights aside."""
-    weights = {weight.untyped_storage()._cdata for weight in agent.encoder.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            kept[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        device = next(agent.encoder.parameters()).device
-        states = agent.encoder(torch.zeros(1, *recipe.agent.obs_shape(spaces), device=device))
-    del states  # until here, no two tensors had the same place
-    return sum(kept.values())
-
-
 def size(count: int) -> str:
     """Bytes in the unit that a person would choose."""
-    amount = float(count)
-    units = ["B", "kB", "MB", "GB", "TB"]
+    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
     while amount >= 999.5 and len(units) > 1:
         amount /= 1000
         del units[0]
-    unit = units[0]
-    return f"{amount:,.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+    digits = 0 if amount >= 10 or units[0] == "B" else 1
+    return f"{amount:,.{digits}f} {units[0]}"

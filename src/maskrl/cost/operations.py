@@ -8,10 +8,10 @@ and a value. All the rest (norms, activations, optimisers) is little arithmetic,
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,27 +20,18 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
-from torch.utils.module_tracker import ModuleTracker
 
 from maskrl.agents.base import Agent, Spaces
-from maskrl.clock import Clock, Stopwatch
-from maskrl.cost.forecast import Takes, process_memory, takes_of
+from maskrl.clock import Clock
+from maskrl.cost.forecast import Takes, takes_of
 from maskrl.nn.clip import Clip
-from maskrl.nn.encoders import Encoder
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay, Transitions
 from maskrl.runs import checkpoint
-from maskrl.runs.build import replay_size
+from maskrl.runs.build import device_of, replay_size
 
 META = torch.device("meta")
 _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
-
-
-class Pass(NamedTuple):
-    """FLOP of a network for one observation."""
-
-    forward: float
-    backward: float
 
 
 @dataclass(frozen=True)
@@ -48,9 +39,7 @@ class UpdateCost:
     """FLOP of an update: the mean over a full turn of what is not done every time."""
 
     phases: Mapping[str, float]  # "critic", "objective", "actor": the parts of the agent's stopwatch
-    objective: Mapping[str, float]  # "encoder", "decoder", "heads": their sum is phases["objective"]
     convolutions: float  # of all phases; the rest are matrix products
-    encoder: Pass  # of one observation
     act: float  # to choose one action
     memory: int  # bytes of all tensors at the fullest moment: weights, moments, gradients, batches, activations
 
@@ -64,12 +53,10 @@ class RunCost:
     """What a run does, and its FLOP."""
 
     update: UpdateCost
-    frames: int
     decisions: int
     chosen: int  # of these by the agent: those of the warm-up are random
     updates: int
-    evaluations: int  # the one before all training included
-    episodes: int  # of all evaluations together, without those that random actions play at the start
+    episodes: int  # of all evaluations, the one before all training included, but for those of random actions
     takes: Takes
     memory: int  # bytes of the whole process
 
@@ -78,29 +65,28 @@ class RunCost:
         return self.updates * self.update.flops
 
     def acting(self, decisions_per_episode: float) -> float:
-        """In training and in evaluations, whose episodes are so long."""
+        """In training and in evaluations, whose episodes have this many decisions."""
         return (self.chosen + self.episodes * decisions_per_episode) * self.update.act
 
 
 def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
     """Count an update. Without `spaces` the environment is made once, to be asked for them."""
     spaces = spaces or spaces_of(recipe)
-    agent = blank_agent(recipe, spaces)
-    replay, turn, weights = (
-        _Blank(recipe, spaces),
-        recipe.agent.turn(recipe.objective),
-        checkpoint.nbytes(agent.state_dict()),
-    )
-    with _counting(agent) as counter:
-        for _ in range(turn):
-            agent.update(replay)
-        learnt, convolutions = counter.flops, counter.convolutions
-        agent.act(np.zeros((1, *spaces.obs), np.uint8), explore=True, clock=Clock(0, 0, 0, 0.0))
+    agent, replay, turn = blank_agent(recipe, spaces), _Blank(recipe, spaces), recipe.agent.turn(recipe.objective)
+    weights, counter = checkpoint.nbytes(agent.state_dict()), _Counter()
+    agent.watch = counter.phase  # type: ignore[assignment]
+    hook = register_optimizer_step_pre_hook(_unfuse)
+    try:
+        with counter:
+            for _ in range(turn):
+                agent.update(replay)
+            learnt, convolutions = counter.flops, counter.convolutions
+            agent.act(np.zeros((1, *spaces.obs), np.uint8), explore=True, clock=Clock(0, 0, 0, 0.0))
+    finally:
+        hook.remove()
     return UpdateCost(
         phases={phase: flops / turn for phase, flops in counter.phases.items()},
-        objective={part: flops / turn for part, flops in counter.objective.items()},
         convolutions=convolutions / turn,
-        encoder=encoder_cost(agent.encoder, recipe.agent.obs_shape(spaces)),
         act=counter.flops - learnt,
         memory=weights + counter.peak,
     )
@@ -110,37 +96,45 @@ def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | 
     """Count a run; an update need not be counted again if it is known."""
     spaces = spaces or spaces_of(recipe)
     decisions = recipe.frames // recipe.env.action_repeat
-    chosen = max(0, decisions - recipe.agent.warmup_decisions)
     evaluations = 1 + math.ceil(recipe.frames / recipe.evaluation.every)  # at the start, at every multiple, at the end
     agent = blank_agent(recipe, spaces)
+    takes = takes_of(recipe, spaces, agent)
     return RunCost(
         update=update or update_cost(recipe, spaces),
-        frames=recipe.frames,
         decisions=decisions,
-        chosen=chosen,
+        chosen=max(0, decisions - recipe.agent.warmup_decisions),
         updates=recipe.agent.updates_by(decisions),
-        evaluations=evaluations,
         episodes=evaluations * recipe.evaluation.episodes,
-        takes=(takes := takes_of(recipe, spaces, agent)),
+        takes=takes,
         memory=takes.memory + process_memory(recipe, spaces, agent),
     )
 
 
-def encoder_cost(encoder: Encoder, obs_shape: tuple[int, int, int]) -> Pass:
-    """One observation through an encoder on the meta device, and back; the pixels get no gradient."""
-    with _Counter() as counter:
-        states = encoder(torch.empty(1, *obs_shape, device=META))
-        forward = counter.flops
-        torch.autograd.backward(states.sum())
-    return Pass(forward, counter.flops - forward)
+# Measured on Linux: Python with torch and the simulator of DMControl take most, 0.68 GB in a small run; Atari 0.40 GB.
+PROCESS = 700_000_000
+
+
+def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
+    """Bytes of memory that a run takes at most on a CPU, but for its replay: docs/sweeps.md has what was measured.
+
+    The agent is blank: its weights are not looked at.
+    """
+    weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
+    with _Counter(agent.encoder.parameters()) as counter:
+        states = agent.encoder(torch.empty(1, *recipe.agent.obs_shape(spaces), device=META))
+        kept = int(counter.held)  # for the gradients of one observation, as long as there are states
+    del states
+    # What an update keeps of every observation, and about as much again while it makes gradients.
+    workload = recipe.agent.workload(recipe.objective, device_of(recipe))
+    batch = 2 * workload.at_once * kept
+    batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
+    environments = recipe.evaluation.side_by_side * recipe.env.memory
+    return (2 if recipe.overlap else 1) * PROCESS + weights + batch + environments
 
 
 def spaces_of(recipe: Recipe) -> Spaces:
-    env = recipe.env.make(seed=recipe.seed, training=True)
-    try:
+    with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         return Spaces.of(env)
-    finally:
-        env.close()
 
 
 def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
@@ -149,26 +143,21 @@ def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
         return recipe.agent.build(spaces, recipe.objective, META)
 
 
-# ── Counting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the FLOP of all that runs in it, by phase, and by part of the objective.
+    """Adds up the FLOP of all that runs in it, by phase, and the bytes of tensors that are alive at once.
 
     Tensors without data cannot answer the questions that an update asks of them: whether a loss is finite, what an error is. A
     number is 1 here, and a copy to the CPU is all ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[Tensor] = ()) -> None:
+        """`known`: tensors whose bytes do not count."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = self.convolutions = 0
         self.phases: dict[str, int] = defaultdict(int)
-        self.objective: dict[str, int] = defaultdict(int)
         self.running: list[str] = []  # phases, innermost last
-        self.tracker = ModuleTracker()
-        self.peak = 0  # bytes of the tensors made in here, when they were most
-        self._bytes = 0  # now
-        self._held: set[int] = set()  # the storages of these tensors
+        self.held = self.peak = 0  # bytes of the tensors made in here: now, and when they were most
+        self._storages = {tensor.untyped_storage()._cdata for tensor in known}  # of these, and of tensors made in here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -180,65 +169,33 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             flops = formula(*args, **kwargs, out_val=out)
-            self._add(flops)
+            self.flops += flops
             self.convolutions += flops if func._overloadpacket in _CONVOLUTIONS else 0
+            if self.running:
+                self.phases[self.running[-1]] += flops
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor) and tensor.is_meta:
                 self._hold(tensor.untyped_storage())
         return out
 
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count for a phase: stands in for an agent's stopwatch."""
+        self.running.append(name)
+        yield
+        self.running.pop()
+
     def _hold(self, storage: torch.UntypedStorage) -> None:
         """Views share a storage, and what is done in place makes none."""
-        if storage._cdata not in self._held:
-            self._held.add(storage._cdata)
-            self._bytes += storage.nbytes()
-            self.peak = max(self.peak, self._bytes)
+        if storage._cdata not in self._storages:
+            self._storages.add(storage._cdata)
+            self.held += storage.nbytes()
+            self.peak = max(self.peak, self.held)
             weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
 
     def _release(self, key: int, size: int) -> None:
-        self._held.discard(key)
-        self._bytes -= size
-
-    def _add(self, flops: int) -> None:
-        self.flops += flops
-        if not self.running:
-            return
-        self.phases[self.running[-1]] += flops
-        if self.running[-1] == "objective":
-            self.objective[self._part()] += flops
-
-    def _part(self) -> str:
-        """By the names of the modules that are running, forwards or backwards: "LatentTarget.encoder.copy.linear"."""
-        names = " ".join(self.tracker.parents).lower()
-        return "encoder" if "encoder" in names else "decoder" if "decoder" in names else "heads"
-
-
-class _Phases(Stopwatch):
-    """Tells the counter what an agent would be timed for."""
-
-    def __init__(self, counter: _Counter) -> None:
-        super().__init__()
-        self._counter = counter
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        self._counter.running.append(part)
-        try:
-            yield
-        finally:
-            self._counter.running.pop()
-
-
-@contextmanager
-def _counting(agent: Agent) -> Iterator[_Counter]:
-    counter = _Counter()
-    agent.watch = _Phases(counter)
-    hook = register_optimizer_step_pre_hook(_unfuse)
-    try:
-        with counter.tracker, counter:
-            yield counter
-    finally:
-        hook.remove()
+        self._storages.discard(key)
+        self.held -= size
 
 
 def _unfuse(optimizer: Optimizer, *_: Any) -> None:

@@ -7,9 +7,10 @@ And of several samples the fastest counts, as all that disturbs makes them slowe
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -26,6 +27,7 @@ from maskrl.runs.build import device_of, replay_size
 
 QUICK = 2e10  # FLOP of an update that is tried in full: less than a second on most machines
 ASSUMED = 0.35  # of a matrix product's speed, for an update that cannot be tried
+CPU = torch.device("cpu")
 
 
 class Start:
@@ -46,6 +48,27 @@ class Start:
         return (time.process_time() - self._work) / (time.perf_counter() - self._wall) / torch.get_num_threads()
 
 
+def seconds_each(call: Callable[[], Any], times: int, device: torch.device = CPU) -> float:
+    """What passed in this many calls in a row: the mean."""
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def fastest(call: Callable[[], Any], seconds: float = 0.0, *, least: int = 5) -> float:
+    """The fastest of several calls, over about this many seconds. The first does not count: buffers are made in it."""
+    call()
+    samples, ends = list[float](), time.perf_counter() + seconds
+    while len(samples) < least or (time.perf_counter() < ends and len(samples) < 200):
+        start = Start()
+        call()
+        samples.append(start.seconds)
+    return min(samples)
+
+
 class Stepped(NamedTuple):
     """What an environment was seen to do with random actions."""
 
@@ -56,31 +79,27 @@ class Stepped(NamedTuple):
 
 
 def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
-    """Play at random for so long, and for at least so many decisions, in an environment as evaluations have them."""
+    """Play at random for this long, and for at least this many decisions, in an environment as evaluations have them."""
     env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=False)
     spaces, chance = Spaces.of(env), np.random.default_rng(0)
     size = replay_size(recipe, spaces)
     size["capacity"], size["reserve"] = 256, 0
-    replay, steps, resets, lengths = Replay(**size, seed=0), list[float](), list[float](), [0]
-    begun, open_episode = time.perf_counter(), False
+    replay, steps, resets, ends = Replay(**size, seed=0), list[float](), list[float](), list[int]()
+    begun, over = time.perf_counter(), True
     while len(steps) < least or time.perf_counter() - begun < seconds:
-        start = Start()
-        if not open_episode:
+        if over:
+            start = Start()
             obs, _ = env.reset(seed=episode_seed(0, len(resets)), options={"restart": True})
             resets.append(start.seconds)
             replay.begin_episode(obs)
-            lengths.append(0)
-            open_episode = True
-            continue
-        action = spaces.random_action(chance)
+        action, start = spaces.random_action(chance), Start()
         obs, reward, terminated, truncated, _ = env.step(action)
         steps.append(start.seconds)
         replay.add(spaces.as_vector(action), float(reward), obs, terminated=terminated, truncated=truncated)
-        lengths[-1] += 1
-        open_episode = not (terminated or truncated)
+        over = terminated or truncated
+        ends += [len(steps)] * over
     env.close()
-    ended = lengths[1:-1] if open_episode and len(lengths) > 2 else lengths[1:]
-    episode = recipe.env.episode_decisions or statistics.fmean(ended)
+    episode = recipe.env.episode_decisions or (ends[-1] / len(ends) if ends else len(steps))
     return Stepped(spaces, fastest_mean(steps) + min(resets) / episode, episode, replay)
 
 
@@ -111,19 +130,19 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
         small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()
         least = update_cost(small, stepped.spaces)
         if free is not None and least.memory > 0.8 * free:
-            rate = ASSUMED * _product_rate()
+            matrix = torch.ones(1024, 1024)  # fits into the caches
+            rate = ASSUMED * 2 * 1024**3 / fastest(lambda: matrix @ matrix)
             return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0, 1.0)
         first = _try(small, stepped, seconds / 4)
         share = min(1.0, max(1 / 16, seconds / 8 / first.update / 64))
         larger = replace(recipe, agent=recipe.agent.scaled(share))
-        more = update_cost(larger, stepped.spaces)
         second = _try(larger, stepped, seconds / 2)
-    update = extended([(least.flops, first.update), (more.flops, second.update)], cost.flops)
-    return second._replace(update=update, share=share, core=min(first.core, second.core))
+    points = [(least.flops, first.update), (update_cost(larger, stepped.spaces).flops, second.update)]
+    return second._replace(update=extended(points, cost.flops), share=share, core=min(first.core, second.core))
 
 
 def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
-    """The seconds at so many FLOP, on the line through two points; through the origin and the last if it does not rise."""
+    """The seconds of this many FLOP, on the line through two points; through the origin and the last if it does not rise."""
     (x, a), (y, b) = points[0], points[-1]
     if y <= x or b <= a or a * y < b * x:  # the last: a constant below nothing
         return b * flops / y
@@ -131,40 +150,15 @@ def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
 
 
 def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
-    """For about so long, and at least twice after a first time, in which buffers are made."""
-    agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device_of(recipe))
-    turn, times = recipe.agent.turn(recipe.objective), list[float]()
-    all_of_it, ends = Start(), time.perf_counter() + seconds
-    while len(times) < 3 or (time.perf_counter() < ends and len(times) < 200):
-        start = Start()
-        for _ in range(turn):
-            agent.update(stepped.replay)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(start.seconds / turn)
-    core = all_of_it.share
-    together = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
-    act, act_together = (_act_seconds(agent, stepped.spaces, count) / count for count in (1, together))
-    return Updated(min(times[1:]), act, act_together, 1.0, core)
-
-
-def _act_seconds(agent: Agent, spaces: Spaces, count: int) -> float:
-    obs, times = np.zeros((count, *spaces.obs), np.uint8), list[float]()
-    for _ in range(6):
-        start = Start()
-        agent.policy().act(obs)
-        times.append(start.seconds)
-    return min(times[1:])
-
-
-def _product_rate() -> float:
-    """FLOP per second of a matrix product that fits into the caches."""
-    matrix, times = torch.ones(1024, 1024), list[float]()
-    for _ in range(6):
-        start = Start()
-        matrix @ matrix
-        times.append(start.seconds)
-    return 2 * 1024**3 / min(times[1:])
+    """Updates for about this long, and actions for one observation and for those that are evaluated together."""
+    device, turn = device_of(recipe), recipe.agent.turn(recipe.objective)
+    agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device)
+    start = Start()
+    update = fastest(lambda: seconds_each(lambda: agent.update(stepped.replay), turn, device), seconds, least=2) / turn
+    core = start.share
+    obs = np.zeros((min(recipe.evaluation.side_by_side, recipe.evaluation.episodes), *stepped.spaces.obs), np.uint8)
+    act, together = (fastest(partial(agent.policy().act, some)) / len(some) for some in (obs[:1], obs))
+    return Updated(update, act, together, 1.0, core)
 
 
 @contextmanager

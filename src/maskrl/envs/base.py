@@ -32,7 +32,6 @@ class EnvConfig(Config):
 
     pad: ClassVar[Pad] = "repeat"
     memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
-    backends: ClassVar[tuple[str, ...]] = ()  # of OpenGL, any of which may draw it
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:
         raise NotImplementedError

@@ -4,14 +4,14 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun, require_extra
-from maskrl.envs.gl import PACKAGES, choose_gl
+from maskrl.envs.gl import choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
 VIDEO_SIZE = 480
@@ -28,8 +28,6 @@ class DMControl(EnvConfig):
     frame_stack: int = 3
     camera: int = 0
     shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller draws faster without a GPU
-
-    backends: ClassVar[tuple[str, ...]] = tuple(PACKAGES)  # of OpenGL, any of which may draw
 
     def __post_init__(self) -> None:
         super().__post_init__()
