@@ -345,7 +345,7 @@ def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
         (["train", "atari/pong", "--method", "otrr"], "did you mean otr?"),
         (["train", "toy/reach", "env.kind=toy_arcade", "env.task=catch"], "Use agent kind rainbow"),
         (["train", "toy/catch", "env.kind=toy_control", "env.task=reach"], "Use agent kind sac"),
-        (["train", "toy/reach", "--log", "tensorbord,wandb"], "did you mean tensorboard?"),
+        (["train", "toy/reach", "--log", "tensorbord,wandb"], "choose from tensorboard, wandb and none"),
         (["train", "toy/reach", "--log", "csv"], "choose from tensorboard, wandb and none"),
         (["train", "toy/reach", "--wandb"], "No such option"),
         (["train"], "RECIPE"),

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from maskrl.bench.measure import Tell, seconds_each
 from maskrl.bench.noise import fill
 from maskrl.bench.result import Result, Row
-from maskrl.cost.forecast import size
 from maskrl.machine import free_memory
 from maskrl.replay.buffer import Replay
+from maskrl.words import size
 
 CLIP = 16  # K
 

@@ -142,10 +142,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: 
     return made
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def listed(words: str | None) -> list[str] | None:
     """What an option names, between commas."""
     return None if words is None else [word.strip() for word in words.split(",") if word.strip()]

@@ -15,6 +15,7 @@ from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint
 from maskrl.runs.build import build_agent, device_of, load_encoder, replay_size
 from maskrl.runs.directory import RunError
+from maskrl.words import size
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,3 @@ def _kept_of_an_observation(recipe: Recipe, spaces: Spaces, agent: Agent) -> int
         states = agent.encoder(torch.zeros(1, *recipe.agent.obs_shape(spaces), device=device))
     del states  # until here, no two tensors had the same place
     return sum(kept.values())
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that a person would choose."""
-    amount = float(count)
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while amount >= 999.5 and len(units) > 1:
-        amount /= 1000
-        del units[0]
-    unit = units[0]
-    return f"{amount:,.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
