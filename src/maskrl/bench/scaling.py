@@ -17,7 +17,6 @@ from maskrl.envs.base import require_extra
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe, leaves
 from maskrl.runs.build import configure_process
-from maskrl.runs.pictures import BLUE, GREY
 
 # Each is varied alone, around the base; sides of frames are multiples of the mask's patch.
 GRID: dict[str, tuple[int, ...]] = {
@@ -108,8 +107,8 @@ def draw(growths: Sequence[Row], title: str, file: Path) -> None:
     for axes, growth in zip(panels, growths, strict=True):
         points, values = growth["points"], [point["value"] for point in growth["points"]]
         for cost, style, color, label in (
-            ("flops", "s--", GREY, f"FLOP: exponent {growth['exponent_of_flop']:.2f}"),
-            ("seconds", "o-", BLUE, f"time: exponent {growth['exponent_of_seconds']:.2f}"),
+            ("flops", "s--", "#9a9a9a", f"FLOP: exponent {growth['exponent_of_flop']:.2f}"),
+            ("seconds", "o-", "#2962a8", f"time: exponent {growth['exponent_of_seconds']:.2f}"),
         ):
             relative = [point[cost] / points[0][cost] for point in points]
             axes.loglog(values, relative, style, color=color, markersize=4, label=label)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskrl.cli.words import AsJson, command, print_rows, refusing, telling
+from maskrl.cli.words import NOT_COMPARABLE, AsJson, command, print_rows, refusing, telling
 from maskrl.words import count, duration
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]
 
 def _papers_cosine(recipe: "Recipe") -> str:
     from maskrl.recipes.published import representation_cosines
-    from maskrl.runs.pictures import NOT_COMPARABLE
 
     published = {(method.lower(), task): cosine for (method, task), cosine in representation_cosines().items()}
     if (paper := published.get((recipe.method, recipe.name))) is None:

@@ -12,6 +12,7 @@ import typer
 
 from maskrl import __version__
 from maskrl.cli.words import (
+    NOT_COMPARABLE,
     AgentOption,
     AsJson,
     Asked,
@@ -171,11 +172,10 @@ def _replay(recipe: "Recipe", needs: "Forecast") -> str:
 
 def summary(run: "Run", longer_command: str) -> None:
     """What came out, what to compare it with, where it is and what can be done next."""
-    from maskrl.recipes import human_normalised, published_for
+    from maskrl.recipes import human_normalised
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import title
     from maskrl.runs.evaluate import EpisodeReturns
-    from maskrl.runs.pictures import learning_curve
 
     recipe, scores = run.recipe, run.scores
     last, best = scores[-1], max(scores, key=lambda score: score["score"])
@@ -188,11 +188,8 @@ def summary(run: "Run", longer_command: str) -> None:
         floor = EpisodeReturns(tuple(event["returns"]))
         rows["random"] = f"{_mean(floor.score, floor.spread)}, uniformly random actions"
     rows |= _paper(recipe)
-    try:
-        rows["curve"] = str(learning_curve(run, published_for(recipe, recipe.frames)))
-    except ModuleNotFoundError as missing:
-        rows["curve"] = f"not drawn: {missing}"
     rows["checkpoint"] = next((str(newest.path) for newest in checkpoints(run.checkpoints)), "gone")
+    rows["report"] = command("report", str(run.path))
     rows["evaluate"] = command("evaluate", str(run.path), episodes=20, video="agent.mp4")
     rows["go longer"] = f"{longer_command}  # a run of its own: the budget is part of a recipe"
     print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
@@ -206,7 +203,6 @@ def _mean(score: float, spread: float | None) -> str:
 def _paper(recipe: "Recipe") -> dict[str, str]:
     """The paper's number at this budget, or else at its usual one, and why a run may not be comparable."""
     from maskrl.recipes import published_for
-    from maskrl.runs.pictures import NOT_COMPARABLE
 
     usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
     for frames in (recipe.frames, usual):
@@ -262,7 +258,7 @@ def _play(
     from maskrl.runs import evaluate as evaluation
     from maskrl.runs.build import configure_process, make_evaluation_envs
     from maskrl.runs.loop import EVALUATION_SEED
-    from maskrl.runs.pictures import Video
+    from maskrl.runs.video import Video
 
     configure_process(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):

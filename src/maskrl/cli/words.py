@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
 
 Profile = Literal["auto", "paper", "lite"]
+NOT_COMPARABLE = "not comparable: lite profile"
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
