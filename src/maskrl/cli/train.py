@@ -23,7 +23,6 @@ from maskrl.cli.words import (
     ProfileOption,
     RecipeName,
     Refusal,
-    budget,
     command,
     listed,
     print_rows,
@@ -65,7 +64,6 @@ def train(
     asked = Asked(recipe, overrides, profile, method, agent, objective)
     chosen = asked.recipe()
     path, names = run_dir or default_path(chosen), listed(",".join(log)) if log else None
-    longer_command = _twice_as_long(asked, chosen).command(None, names or ())
 
     if path.exists() and not path.is_dir():
         raise Refusal(f"{path} is a file. Choose another --run-dir.")
@@ -75,7 +73,7 @@ def train(
         run = Run.create(path, chosen) if (path / "recipe.json").exists() else None
     if run is not None and run.status == "done":
         print(f"This run is finished already; it is in {path}.\n")
-        summary(run, longer_command)
+        summary(run)
         return
     # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
@@ -89,13 +87,7 @@ def train(
         # The terminal comes last: when it draws, the others have what it shows.
         run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
     print()
-    summary(run, longer_command)
-
-
-def _twice_as_long(asked: Asked, recipe: "Recipe") -> Asked:
-    unit, amount = budget(recipe)
-    others = [override for override in asked.overrides or [] if not override.startswith(f"budget.{unit}=")]
-    return asked._replace(overrides=[*others, f"budget.{unit}={2 * amount}"])
+    summary(run)
 
 
 @contextmanager
@@ -170,7 +162,7 @@ def _replay(recipe: "Recipe", needs: "Forecast") -> str:
     return words
 
 
-def summary(run: "Run", longer_command: str) -> None:
+def summary(run: "Run") -> None:
     """What came out, what to compare it with, where it is and what can be done next."""
     from maskrl.recipes import human_normalised
     from maskrl.runs.checkpoint import checkpoints
@@ -191,7 +183,6 @@ def summary(run: "Run", longer_command: str) -> None:
     rows["checkpoint"] = next((str(newest.path) for newest in checkpoints(run.checkpoints)), "gone")
     rows["report"] = command("report", str(run.path))
     rows["evaluate"] = command("evaluate", str(run.path), episodes=20, video="agent.mp4")
-    rows["go longer"] = f"{longer_command}  # a run of its own: the budget is part of a recipe"
     print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
     print_rows(rows)
 

@@ -86,12 +86,6 @@ class Asked(NamedTuple):
         )
 
 
-def budget(recipe: "Recipe") -> tuple[str, int]:
-    """The unit of a budget, and how many of it."""
-    budget = recipe.budget
-    return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
-
-
 def command(*words: str, **options: object) -> str:
     """A command to be copied. Options that are None or False are left out."""
     typed = ["maskrl", *words]

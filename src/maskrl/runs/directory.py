@@ -91,11 +91,10 @@ class RunFiles:
             return
         except OSError as error:
             raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
-        words = [kind.encode() for kind in kinds]
+        words = [kind.encode() for kind in kinds or get_args(Kind)]
         for line in lines:
-            if words and not any(word in line for word in words):
-                continue  # unparsed: of a long log, most lines are updates
-            event = _event(line)
+            # Most lines of a long log are updates: those that are not asked for are not parsed.
+            event = _event(line) if any(word in line for word in words) else None
             if event is not None and (not kinds or event["kind"] in kinds):
                 yield event
 
@@ -147,14 +146,12 @@ class Run(RunFiles):
         first = ("versions.json", "recipe.json")
         if path.exists() and not all(file.name.startswith(first) for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
-        begun = {**versions(recipe), **begun_from(recipe)}
-        try:
+        begun, run = {**versions(recipe), **begun_from(recipe)}, cls(path, recipe)
+        with run._writing():
             path.mkdir(parents=True, exist_ok=True)
             write_whole(path / "versions.json", json.dumps(begun, indent=2))
             write_whole(path / "recipe.json", as_json(recipe))
-        except OSError as error:
-            raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
-        return cls(path, recipe)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> "Run":
@@ -168,12 +165,17 @@ class Run(RunFiles):
             raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+    def _writing(self) -> Iterator[None]:
         try:
-            file = (self.path / "lock").open("a+")
+            yield
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --run-dir.") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+        with self._writing():
+            file = (self.path / "lock").open("a+")
         with file:
             try:
                 lock(file)

@@ -197,7 +197,7 @@ def choose_loggers(names: Sequence[str] | None) -> list[Callable[[Run], Logger]]
     Refuses unknown names and missing packages, so call it before a run is created.
     """
     if names is None:
-        return [TensorBoard] if importlib.util.find_spec("tensorboard") else []
+        names = ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     chosen = [name for name in dict.fromkeys(names) if name != "none"]
     for name in chosen:
         if name not in NAMED:

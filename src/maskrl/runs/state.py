@@ -183,7 +183,12 @@ class State:
             load_encoder(self.recipe, self.agent)
         state, obs = run.restore(self._notes.append, set_aside=True), None
         if state is not None:
-            self._compare_versions()
+            begun, now = run.versions(), versions(self.recipe)
+            changed = [f"{name} {begun[name]} → {now[name]}" for name in now if begun.get(name, now[name]) != now[name]]
+            if changed:
+                self._notes.append(
+                    f"Versions changed since the run began, so results may differ: {', '.join(changed)}."
+                )
             obs = self._load(state)
         position = self.position
         self._saved = (position.decisions, position.evaluated) if position.decisions else None
@@ -191,12 +196,6 @@ class State:
         run.set_status("running")
         self.loggers.write({}, self.clock)
         return obs
-
-    def _compare_versions(self) -> None:
-        begun, now = self.run.versions(), versions(self.recipe)
-        changed = [f"{name} {begun[name]} → {now[name]}" for name in now if name in begun and begun[name] != now[name]]
-        if changed:
-            self._notes.append(f"Versions changed since the run began, so results may differ: {', '.join(changed)}.")
 
     def _load(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
         try:

@@ -106,12 +106,24 @@ class Progress:
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _speed(progress: Progress) -> str:
+def _facts(progress: Progress) -> dict[str, str]:
+    """What a plain line and the picture both say; what is not known yet is empty."""
     speed, left = progress.speed.decisions_per_second, progress.seconds_left
     words = [f"{number(speed)} decisions/s"] if speed is not None else []
     if progress.share < 1:
         words.append(f"{duration(left)} to go" if left is not None else "time to go unknown yet")
-    return ", ".join(words)
+    return {
+        "frames": f"{progress.clock.frames:,} of {progress.recipe.frames:,} frames ({progress.share:.0%})",
+        "speed": ", ".join(words),
+        "training": f"return {number(progress.episode_return)}" if progress.episodes else "",
+        "losses": "  ".join(f"{name} {number(value)}" for name, value in progress.losses.items()),
+        "time": "  ".join(f"{part} {share:.0%}" for part, share in progress.shares_of_time().items()),
+    }
+
+
+def _line(progress: Progress) -> str:
+    facts = _facts(progress)
+    return " | ".join(f"{name}: {text}" if name in ("losses", "time") else text for name, text in facts.items() if text)
 
 
 def _evaluation(progress: Progress) -> str:
@@ -123,14 +135,6 @@ def _evaluation(progress: Progress) -> str:
     return words + (", the best so far" if best_frames == frames else f", best {number(best)} at {best_frames:,}")
 
 
-def _losses(progress: Progress) -> str:
-    return "  ".join(f"{name} {number(value)}" for name, value in progress.losses.items())
-
-
-def _shares(progress: Progress) -> str:
-    return "  ".join(f"{part} {share:.0%}" for part, share in progress.shares_of_time().items())
-
-
 def _score(progress: Progress) -> Text:
     if not progress.scores:
         return Text("–")
@@ -140,16 +144,23 @@ def _score(progress: Progress) -> Text:
     return Text.assemble("last ", (number(last), "bold green"), words, random)
 
 
-def _frames(progress: Progress) -> str:
-    return f"{progress.clock.frames:,} of {progress.recipe.frames:,} frames ({progress.share:.0%})"
-
-
-def _line(progress: Progress) -> str:
-    parts = [_frames(progress), _speed(progress)]
-    parts += [f"return {number(progress.episode_return)}"] if progress.episodes else []
-    parts += [f"losses: {_losses(progress)}"] if progress.losses else []
-    parts += [f"time: {_shares(progress)}"] if progress.seconds else []
-    return " | ".join(parts)
+def picture(progress: Progress) -> Group:
+    """What is redrawn in place."""
+    recipe, clock, facts = progress.recipe, progress.clock, _facts(progress)
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    bar.add_row(ProgressBar(total=recipe.frames, completed=clock.frames), facts["frames"])
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)  # takes what is left and wraps, so a narrow terminal loses nothing
+    table.add_row("speed", ", ".join(filter(None, [facts["speed"], f"{duration(clock.seconds)} so far"])))
+    table.add_row("score", _score(progress))
+    table.add_row("training", f"{facts['training']}, episode {progress.episodes:,}" if progress.episodes else "–")
+    table.add_row("losses", facts["losses"] or "–")
+    table.add_row("time", facts["time"] or "–")
+    head = Text.assemble((title(recipe), "bold"), "  ", (progress.phase, "cyan"))
+    return Group(head, bar, table)
 
 
 # ── The logger ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,23 +236,3 @@ def _until_closed() -> Iterator[None]:
         yield
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, it stays for the rest of the process
-
-
-def picture(progress: Progress) -> Group:
-    """What is redrawn in place."""
-    recipe, clock = progress.recipe, progress.clock
-    bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(ratio=1)
-    bar.add_column(no_wrap=True)
-    bar.add_row(ProgressBar(total=recipe.frames, completed=clock.frames), _frames(progress))
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(ratio=1)  # takes what is left and wraps, so a narrow terminal loses nothing
-    last = f"return {number(progress.episode_return)}, episode {progress.episodes:,}" if progress.episodes else "–"
-    table.add_row("speed", ", ".join(filter(None, [_speed(progress), f"{duration(clock.seconds)} so far"])))
-    table.add_row("score", _score(progress))
-    table.add_row("training", last)
-    table.add_row("losses", _losses(progress) or "–")
-    table.add_row("time", _shares(progress) or "–")
-    head = Text.assemble((title(recipe), "bold"), "  ", (progress.phase, "cyan"))
-    return Group(head, bar, table)

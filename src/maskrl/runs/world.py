@@ -160,9 +160,8 @@ class World:
         try:
             return call()
         except Exception as error:
-            raise EnvironmentFailedError(
-                f"The environment failed {where}, and again in a fresh one: {_words(error)}."
-            ) from error
+            failed = f"The environment failed {where}, and again in a fresh one: {_words(error)}."
+            raise EnvironmentFailedError(failed) from error
 
     def _renew(self) -> None:
         with suppress(Exception):
