@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
-EPISODES_HELP = "How many (default: as many as the run itself uses)."
 
 
 def train(
@@ -165,9 +164,7 @@ def _replay(recipe: "Recipe", needs: "Forecast") -> str:
 def summary(run: "Run") -> None:
     """What came out, what to compare it with, where it is and what can be done next."""
     from maskrl.recipes import human_normalised
-    from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import title
-    from maskrl.runs.evaluate import EpisodeReturns
 
     recipe, scores = run.recipe, run.scores
     last, best = scores[-1], max(scores, key=lambda score: score["score"])
@@ -177,10 +174,8 @@ def summary(run: "Run") -> None:
     if (human := human_normalised(recipe, last["score"])) is not None:
         rows["score"] += f"; {number(human)} human-normalised"
     for event in run.events("random"):
-        floor = EpisodeReturns(tuple(event["returns"]))
-        rows["random"] = f"{_mean(floor.score, floor.spread)}, uniformly random actions"
+        rows["random"] = f"{number(event['score'])}, uniformly random actions"
     rows |= _paper(recipe)
-    rows["checkpoint"] = next((str(newest.path) for newest in checkpoints(run.checkpoints)), "gone")
     rows["report"] = command("report", str(run.path))
     rows["evaluate"] = command("evaluate", str(run.path), episodes=20, video="agent.mp4")
     print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
@@ -210,7 +205,7 @@ def _paper(recipe: "Recipe") -> dict[str, str]:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help=EPISODES_HELP)] = None,
+    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Default: as many as in the run.")] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -237,8 +232,8 @@ def evaluate(
     if played > 1:
         rows["returns"] = f"from {number(min(returns.returns))} to {number(max(returns.returns))}"
     if recorded is not None:
-        moved = "" if recorded == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
-        rows["video"] = f"{recorded}{moved}"
+        why = "" if recorded == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
+        rows["video"] = f"{recorded}{why}"
     print_rows(rows)
 
 
@@ -271,7 +266,6 @@ def _changed(recipe: "Recipe") -> list[str]:
     """Why a run of the paper's profile is not the paper's: what overrides have changed of the method and the protocol."""
     from maskrl.analysis.protocol import method_of, papers_protocol, protocol_difference, protocol_of, task_of
 
-    changes = protocol_difference(papers_protocol(task_of(recipe)), protocol_of(recipe))
-    if other := method_of(recipe).removeprefix(recipe.method).strip():
-        changes.insert(0, other)
+    method = method_of(recipe).removeprefix(recipe.method).strip()
+    changes = [method] * bool(method) + protocol_difference(papers_protocol(task_of(recipe)), protocol_of(recipe))
     return [f"not comparable: {', '.join(changes)}"] if changes else []

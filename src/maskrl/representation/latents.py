@@ -251,10 +251,9 @@ def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:
     """
     known, new = split(episodes)
     x, y = (_standardised(values.double(), known) for values in (latents, states))
-    inner, held = split(episodes[known])
-    trials = [_apply(fit, x[known][held]) for fit in _fits(x[known][inner], y[known][inner], RIDGES)]
-    errors = torch.stack([(y[known][held] - trial).square().sum(dim=0) for trial in trials])  # (ridges, S)
-    guesses = torch.stack([_apply(fit, x[new]) for fit in _fits(x[known], y[known], RIDGES)])  # (ridges, N', S)
+    inner, held = (known[places] for places in split(episodes[known]))
+    errors = (_guesses(x[inner], y[inner], x[held]) - y[held]).square().sum(dim=1)  # (ridges, S)
+    guesses = _guesses(x[known], y[known], x[new])  # (ridges, N', S)
     guess = guesses.gather(0, errors.argmin(dim=0).expand(1, len(new), -1))[0]
     residues = (y[new] - guess).square().sum(dim=0)
     return 1 - residues / y[new].square().sum(dim=0)  # the mean of the others is 0, once standardised
@@ -281,16 +280,11 @@ def _standardised(values: Tensor, known: Tensor) -> Tensor:
     return (values - values[known].mean(dim=0)) / torch.where(spread > 0, spread, 1.0)
 
 
-def _fits(x: Tensor, y: Tensor, ridges: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
-    """(n, d), (n, S) → for each ridge the weights (d, S) and the offset (S,) that minimise |y - xw - b|²/n + ridge·|w|²."""
+def _guesses(x: Tensor, y: Tensor, new: Tensor) -> Tensor:
+    """(n, d), (n, S), (N', d) → (ridges, N', S): what the weights w and offset b that minimise |y - xw - b|²/n + ridge·|w|² say."""
     x_mean, y_mean = x.mean(dim=0), y.mean(dim=0)
     x, y = x - x_mean, y - y_mean
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     rotated = vectors.T @ (x.T @ y) / len(x)
-    weights = [vectors @ (rotated / (values.clamp(min=0) + ridge)[:, None]) for ridge in ridges]
-    return [(w, y_mean - x_mean @ w) for w in weights]
-
-
-def _apply(fit: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    weights, offset = fit
-    return x @ weights + offset
+    weights = [vectors @ (rotated / (values.clamp(min=0) + ridge)[:, None]) for ridge in RIDGES]
+    return torch.stack([(new - x_mean) @ w + y_mean for w in weights])
