@@ -362,10 +362,10 @@ def test_a_glance_touches_no_generator():
     recipe = tiny_recipe()
     env = recipe.env.make(seed=1, training=True)
     agent, replay = build_agent(recipe, env), filled(recipe)
-    before = [torch.get_rng_state(), np.random.get_state()[1].copy(), replay.state_dict()["generator"]]
+    before = [torch.get_rng_state(), np.random.get_state()[1].copy(), replay.state_dict()["generators"]]
     weights = [parameter.clone() for parameter in agent.encoder.parameters()]
     assert representation.glance(agent, replay, recipe) == representation.glance(agent, replay, recipe)
-    after = [torch.get_rng_state(), np.random.get_state()[1], replay.state_dict()["generator"]]
+    after = [torch.get_rng_state(), np.random.get_state()[1], replay.state_dict()["generators"]]
     assert torch.equal(before[0], after[0])
     assert (before[1] == after[1]).all()
     assert before[2] == after[2]

@@ -20,8 +20,7 @@ class Chaser:
     def __init__(self) -> None:
         self.batches: list[int] = []
 
-    def act(self, obs: np.ndarray, *, explore: bool) -> np.ndarray:
-        assert not explore
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
         self.batches.append(len(obs))
         frames = obs[:, -1].astype(int)
         ball = frames.max(axis=1).argmax(axis=1)
@@ -36,7 +35,7 @@ class Still:
     def __init__(self, action: int = 1) -> None:
         self.action = action
 
-    def act(self, obs: np.ndarray, *, explore: bool) -> np.ndarray:
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
         return np.full(len(obs), self.action, np.int64)
 
 
@@ -91,7 +90,7 @@ def test_each_episode_has_a_start_of_its_own_whoever_plays_it():
 @pytest.mark.parametrize("config", [ARCADE, ToyControl()])
 def test_epsilon_1_is_the_random_player(config: ToyArcade | ToyControl):
     class Untrusted:
-        def act(self, obs: np.ndarray, *, explore: bool) -> np.ndarray:
+        def __call__(self, obs: np.ndarray) -> np.ndarray:
             return np.zeros((len(obs), 2), np.float32) if isinstance(config, ToyControl) else np.zeros(len(obs), int)
 
     assert evaluate(Untrusted(), envs(2, config), episodes=5, seed=2, epsilon=1.0) == random_returns(
@@ -139,9 +138,9 @@ def test_a_game_is_evaluated_from_its_start_even_in_an_environment_that_was_left
     seen = []
 
     class Looking(Still):
-        def act(self, obs: np.ndarray, *, explore: bool) -> np.ndarray:
+        def __call__(self, obs: np.ndarray) -> np.ndarray:
             seen.append(obs[0])
-            return super().act(obs, explore=explore)
+            return super().__call__(obs)
 
     evaluate(Looking(), [training], episodes=1, seed=1)
     assert (seen[0] == first).all()
@@ -152,7 +151,7 @@ def test_two_evaluations_see_the_same_starts_and_agree(name: str):
     recipe = find(name)
     envs = make_evaluation_envs(recipe)
     agent: Agent = build_agent(recipe, envs[0])
-    first, second = (evaluate(agent, envs, episodes=3, seed=EVALUATION_SEED) for _ in range(2))
+    first, second = (evaluate(agent.policy().act, envs, episodes=3, seed=EVALUATION_SEED) for _ in range(2))
     assert first == second
     assert first.score == pytest.approx(sum(first.returns) / 3)
 

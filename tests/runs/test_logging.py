@@ -127,7 +127,7 @@ def test_loggers_change_nothing_about_a_run(tmp_path: Path, listened: tuple[Run,
 def test_loggers_are_closed_however_a_run_ends(tmp_path: Path, listened: tuple[Run, Listed], monkeypatch):
     assert listened[1].closed == 1
     logger = Listed()
-    monkeypatch.setattr("maskrl.runs.loop.World", lambda *_: {}["no world"])
+    monkeypatch.setattr("maskrl.runs.state.World", lambda *_: {}["no world"])
     with pytest.raises(KeyError, match="no world"):
         trained(tmp_path, tiny_recipe(), logger)
     assert logger.closed == 1

@@ -134,7 +134,7 @@ def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path, make):
     for stop in (30, 97):  # among the random decisions, and in the middle of an episode
         with pytest.raises(Stopped):
             trained(tmp_path / "parts", recipe, Silent(interrupt_at=stop))
-        assert Run.open(tmp_path / "parts").status == "running"
+        assert Run.open(tmp_path / "parts").status == "stopped"
     watcher = Silent()
     parts, twin = trained(tmp_path / "parts", recipe, watcher)
     assert watcher.began.decisions == 97

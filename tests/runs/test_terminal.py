@@ -14,7 +14,7 @@ from maskrl import recipes
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Budget, Evaluation
 from maskrl.runs.directory import Run
-from maskrl.runs.terminal import Progress, Terminal, duration, number, picture
+from maskrl.runs.terminal import Progress, Terminal, picture
 
 
 def run_of_1000(path: Path) -> Run:
@@ -194,22 +194,6 @@ def test_a_note_has_its_frames(terminal: Terminal, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "1,500 frames: The [red]disk[/red] is slow.\n"
 
 
-def test_a_long_evaluation_says_how_far_it_is_and_a_quick_one_its_score_alone(
-    terminal: Terminal, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    terminal.write(ended(1), START)
-    assert capsys.readouterr().out == ""
-    with monkeypatch.context() as patch:
-        patch.setattr("maskrl.runs.terminal.EVERY_SECONDS", 0.0)
-        for episodes in (1, 2):
-            terminal.write(ended(episodes), clock(500, 9.0))
-    terminal.write(scored(2.0, 1.0), clock(500, 9.5))
-    assert capsys.readouterr().out.splitlines() == [
-        "500 frames: evaluating, 1 of 2 episodes",
-        "500 frames: score 2 ± 1 over 2 episodes",
-    ]
-
-
 def test_a_reader_who_leaves_does_not_stop_the_run(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     class Closed(io.StringIO):
         def write(self, _: str) -> int:
@@ -295,21 +279,3 @@ def test_a_terminal_that_is_closed_does_not_stop_the_run(tmp_path: Path):
     assert (process.returncode, errors.decode()) == (0, "")
     assert Run.open(tmp_path / "run").status == "done"
     assert not list(Run.open(tmp_path / "run").events("note"))
-
-
-# ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(5.4, "5 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (273600, "3 d 04 h")]
-)
-def test_durations_are_read_at_a_glance(seconds: float, words: str):
-    assert duration(seconds) == words
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(0, "0"), (0.12345, "0.123"), (12.34, "12.3"), (876.5, "876"), (1234.5, "1,234"), (1e-5, "1.00e-05")],
-)
-def test_numbers_have_three_digits(value: float, words: str):
-    assert number(value) == words

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from maskrl.bench.measure import Tell
 from maskrl.bench.noise import fill
 from maskrl.bench.result import Result, Row
-from maskrl.cost.forecast import size
 from maskrl.cost.timing import seconds_each
 from maskrl.machine import free_memory
 from maskrl.replay.buffer import Replay
+from maskrl.words import size
 
 CLIP = 16  # K
 

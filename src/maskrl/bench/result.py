@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskrl.bench.measure import Measured
-from maskrl.cost.forecast import size
 from maskrl.recipes.schema import Recipe
+from maskrl.words import size
 
 Row = dict[str, Any]
 

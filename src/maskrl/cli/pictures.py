@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Asked, Profile, ProfileOption, Refusal, count, refusing
+from maskrl.cli.words import Asked, Profile, ProfileOption, Refusal, refusing
+from maskrl.words import count
 
 if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe

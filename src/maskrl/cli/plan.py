@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from maskrl.cli import options
-from maskrl.cli.words import Refusal, command, console, count, listed, print_rows, refusing, table, telling
+from maskrl.cli.words import Refusal, command, console, listed, print_rows, refusing, table, telling
+from maskrl.words import count, duration, size
 
 if TYPE_CHECKING:
     from maskrl.studies.plan import Comparison, Gpu, Line, Plan, Question
@@ -136,8 +137,6 @@ def _costs(lines: "Sequence[Line]") -> tuple[list[str], list[list[str]]]:
 
 def _cost(lines: "Sequence[Line]") -> list[str]:
     """What a run of these takes, from the least to the most."""
-    from maskrl.cost.forecast import size
-
     tasks = list(dict.fromkeys(line.task for line in lines))
     return [
         tasks[0] if len(tasks) == 1 else count(len(tasks), "task"),
@@ -154,8 +153,6 @@ def _cost(lines: "Sequence[Line]") -> list[str]:
 
 
 def _totals(made: "Plan") -> dict[str, str]:
-    from maskrl.cost.forecast import size
-    from maskrl.runs.terminal import duration
 
     longest, at_once = duration(max(line.seconds for line in made.lines)), count(made.workers, "run")
     return {
@@ -167,7 +164,6 @@ def _totals(made: "Plan") -> dict[str, str]:
 
 
 def _show_comparison(comparison: "Comparison", settling: Settling, made: "Plan") -> None:
-    from maskrl.runs.terminal import duration
 
     out, best = console(), comparison.cheapest
     print(f"Does MLR score above its Baseline? If the paper is right ({comparison.at}):")
@@ -204,7 +200,6 @@ def _asked(question: "Question") -> list[str]:
 
 def _show_allocation(seeds: Mapping[str, int], settling: Settling, made: "Plan") -> None:
     """The mean over tasks: as many seeds as all have, and then a command for each number of more."""
-    from maskrl.runs.terminal import duration
     from maskrl.studies.jobs import PAIR
 
     both, least = [line for line in made.lines if line.task in seeds and line.label in PAIR], min(seeds.values())

@@ -161,7 +161,7 @@ def show_recipe(
 
     from maskrl import recipes as known
     from maskrl.recipes import schema as describing
-    from maskrl.runs.terminal import title
+    from maskrl.runs.directory import title
 
     chosen = Asked(recipe, overrides, profile, method, agent, objective).recipe()
     if as_json:

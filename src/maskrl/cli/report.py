@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Refusal, count, refusing
+from maskrl.cli.words import Refusal, refusing
+from maskrl.words import count
 
 if TYPE_CHECKING:
     from maskrl.report.document import Report

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskrl.cli.words import AsJson, command, count, print_rows, refusing, telling
+from maskrl.cli.words import NOT_COMPARABLE, AsJson, command, print_rows, refusing, telling
+from maskrl.words import count, duration
 
 if TYPE_CHECKING:
     from maskrl.objectives.base import ObjectiveConfig
@@ -33,8 +34,7 @@ def probe(
     """Test what a run's encoder has learned to see, and write probe.json into its directory; nothing else there changes."""
     from maskrl.representation.probe import probe as probe_run
     from maskrl.runs.build import configure_process
-    from maskrl.runs.directory import Run, RunError
-    from maskrl.runs.terminal import title
+    from maskrl.runs.directory import Run, RunError, title
 
     with refusing(RunError, OSError, ValueError, ModuleNotFoundError, RuntimeError):
         opened = Run.open(run)
@@ -91,7 +91,6 @@ def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]
 
 def _papers_cosine(recipe: "Recipe") -> str:
     from maskrl.recipes.published import representation_cosines
-    from maskrl.runs.pictures import NOT_COMPARABLE
 
     published = {(method.lower(), task): cosine for (method, task), cosine in representation_cosines().items()}
     if (paper := published.get((recipe.method, recipe.name))) is None:
@@ -111,9 +110,8 @@ def pretrain(
     """Let a run's agent collect, train MLR alone on that, and keep the encoder. The same command again continues."""
     from maskrl import recipes
     from maskrl.representation import pretrain as pretraining
-    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.signals import Stopped
-    from maskrl.runs.terminal import title
     from maskrl.runs.world import EnvironmentFailedError
 
     again = command("pretrain", str(run), out=out, transitions=transitions, updates=updates)
@@ -169,7 +167,6 @@ class _Progress:
         self._stage, self._began, self._first, self._told = "", 0.0, 0, 0.0
 
     def __call__(self, stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:
-        from maskrl.runs.terminal import duration
 
         now = time.monotonic()
         if stage != self._stage:

@@ -17,7 +17,8 @@ from typer.core import TyperGroup
 
 from maskrl import __version__
 from maskrl.cli import options
-from maskrl.cli.words import command, console, count, listed, print_rows, refusing, table
+from maskrl.cli.words import command, console, listed, print_rows, refusing, table
+from maskrl.words import count, duration, number, size
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -124,7 +125,6 @@ def _print_commands(sweep: Sweep) -> None:
 
 def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
     """What runs take, by directory. Refuses before anything runs what would fail after days: a full disk, a missing file."""
-    from maskrl.cost.forecast import size
     from maskrl.runs.directory import RunError, begun_from
     from maskrl.studies.backends import sizes_of
     from maskrl.studies.sweep import SweepError
@@ -169,7 +169,6 @@ def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[
 
 
 def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
-    from maskrl.cost.forecast import size
 
     jobs, todo = sweep.jobs, sweep.todo
     recipes = [job.recipe for job in jobs]
@@ -193,7 +192,6 @@ def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
 
 def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
     """What came of it, and what to do next. A sweep with failed runs ends with exit code 1."""
-    from maskrl.runs.terminal import duration
     from maskrl.studies.sweep import log_of, look, tail
 
     done = sum(look(sweep.there, entry).state == "done" for entry in sweep.entries)
@@ -260,7 +258,6 @@ def _counted(looks: "Sequence[Look]", states: "Sequence[State]") -> list[str]:
 
 def _summary(looks: "Sequence[Look]") -> str:
     """3 of 12 runs done, 2 running, 7 waiting; 41 % of all frames, 2 min 10 s to go."""
-    from maskrl.runs.terminal import duration
     from maskrl.studies.sweep import seconds_left
 
     done = sum(one.state == "done" for one in looks)
@@ -275,8 +272,6 @@ def _summary(looks: "Sequence[Look]") -> str:
 
 def _table(looks: "Sequence[Look]", rows: int) -> "Table":
     """The runs in their order, or those that matter most and how many others there are."""
-    from maskrl.runs.terminal import duration, number
-
     ranked = sorted(looks, key=lambda one: ORDER.index(one.state))
     shown = set(ranked[:rows])
     made = table(["run", "state", "frames", "", "score", "time"], left=2, folds="run")
@@ -346,7 +341,6 @@ class Board:
             live.update(Group(_summary(looks), _table(looks, rows)), refresh=True)
 
     def _log(self, before: "dict[str, Look]") -> None:
-        from maskrl.runs.terminal import duration, number
 
         for directory, one in self._looks.items():
             had = before[directory]

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,7 +12,9 @@ import typer
 
 from maskrl import __version__
 from maskrl.cli.words import (
+    NOT_COMPARABLE,
     AgentOption,
+    AsJson,
     Asked,
     MethodOption,
     ObjectiveOption,
@@ -22,12 +23,12 @@ from maskrl.cli.words import (
     ProfileOption,
     RecipeName,
     Refusal,
-    budget,
-    count,
+    command,
     listed,
     print_rows,
     refusing,
 )
+from maskrl.words import count, duration, number, size
 
 if TYPE_CHECKING:
     from maskrl.cost.forecast import Forecast
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from maskrl.runs.terminal import Terminal
 
 
+RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
+LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
+
+
 def train(
     recipe: RecipeName,
     overrides: Overrides = None,
@@ -45,16 +50,8 @@ def train(
     method: MethodOption = None,
     agent: AgentOption = None,
     objective: ObjectiveOption = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."),
-    ] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="A,B", help="Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
-        ),
-    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(metavar="DIR", help=RUN_DIR_HELP)] = None,
+    log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
     from maskrl.cost.forecast import forecast
@@ -66,21 +63,16 @@ def train(
     asked = Asked(recipe, overrides, profile, method, agent, objective)
     chosen = asked.recipe()
     path, names = run_dir or default_path(chosen), listed(",".join(log)) if log else None
-    command, longer_command = (
-        asked.command(run_dir, names or ()),
-        _twice_as_long(asked, chosen).command(None, names or ()),
-    )
 
     if path.exists() and not path.is_dir():
         raise Refusal(f"{path} is a file. Choose another --run-dir.")
     with refusing(ValueError, ModuleNotFoundError):
         makers = choose_loggers(names)
-    continued = (path / "recipe.json").exists()
     with refusing(RunError, OSError):
-        run = Run.create(path, chosen) if continued else None
+        run = Run.create(path, chosen) if (path / "recipe.json").exists() else None
     if run is not None and run.status == "done":
         print(f"This run is finished already; it is in {path}.\n")
-        summary(run, longer_command)
+        summary(run)
         return
     # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
@@ -90,17 +82,11 @@ def train(
     banner(run, needs, profile)
 
     terminal = Terminal(run)
-    with _ending(run, terminal, command):
+    with _ending(run, terminal, asked.command(run_dir, names or ())):
         # The terminal comes last: when it draws, the others have what it shows.
         run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
     print()
-    summary(run, longer_command)
-
-
-def _twice_as_long(asked: Asked, recipe: "Recipe") -> Asked:
-    unit, amount = budget(recipe)
-    others = [override for override in asked.overrides or [] if not override.startswith(f"budget.{unit}=")]
-    return asked._replace(overrides=[*others, f"budget.{unit}={2 * amount}"])
+    summary(run)
 
 
 @contextmanager
@@ -139,80 +125,79 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     """What is about to happen, and what it will take."""
     import torch
 
-    from maskrl.cost.forecast import size
     from maskrl.runs.build import device_of
-    from maskrl.runs.terminal import title
+    from maskrl.runs.directory import title
 
-    recipe, repeat = run.recipe, run.recipe.env.action_repeat
-    device, where = device_of(recipe), ""
-    if device.type == "cpu":
-        where = f", {count(recipe.threads or torch.get_num_threads(), 'thread')}"
+    recipe, repeat, device = run.recipe, run.recipe.env.action_repeat, device_of(run.recipe)
+    threads = count(recipe.threads or torch.get_num_threads(), "thread")
+    capacity, evaluation = min(recipe.replay.capacity, recipe.frames // repeat), recipe.evaluation
+    words: str = recipe.profile
+    if profile == "auto" and (words == "paper") == torch.cuda.is_available():  # a toy is always lite
+        words += ", as there is a CUDA device" if torch.cuda.is_available() else ", as there is no CUDA device"
     if recipe.profile == "lite":
-        chosen = "lite, as there is no CUDA device" if profile == "auto" and not torch.cuda.is_available() else "lite"
-        words = f"{chosen}: the method scaled to a laptop; its scores are not the paper's"
-    else:
-        words = "paper, as there is a CUDA device" if profile == "auto" else "paper"
-    capacity = min(recipe.replay.capacity, recipe.frames // repeat)
-    if recipe.replay.storage == "disk":
-        replay = f"{size(needs.replay)} on disk, {size(needs.disk_free)} free"
-        if needs.memory_free is not None and needs.replay > needs.memory_free:
-            replay += f"; more than the free memory ({size(needs.memory_free)}), so reading it will be slow"
-    else:
-        free = "" if needs.memory_free is None else f", {size(needs.memory_free)} free"
-        replay = f"{size(needs.memory)} of memory{free}, and as much disk for checkpoints"
-    print(f"maskrl {__version__}: {title(recipe)}")
+        words += ": the method scaled to a laptop; its scores are not the paper's"
     rows = {
         "profile": words,
         "budget": f"{recipe.frames:,} frames = {recipe.frames // repeat:,} decisions × {repeat}, "
-        f"evaluated every {recipe.evaluation.every:,} frames over {count(recipe.evaluation.episodes, 'episode')}",
-        "device": f"{device}{where}",
+        f"evaluated every {evaluation.every:,} frames over {count(evaluation.episodes, 'episode')}",
+        "device": f"{device}, {threads}" if device.type == "cpu" else str(device),
         **({"renderer": renderer} if (renderer := run.versions().get("renderer")) else {}),
-        "replay": f"up to {capacity:,} decisions: {replay}",
+        "replay": f"up to {capacity:,} decisions: {_replay(recipe, needs)}",
         "directory": str(run.path),
     }
+    print(f"maskrl {__version__}: {title(recipe)}")
     print_rows(rows, wrap=True)
     print(flush=True)
 
 
-def summary(run: "Run", longer_command: str) -> None:
-    """What came out, what to hold it against, where it is and what can be done next."""
-    from maskrl.recipes import human_normalised, published_for
-    from maskrl.runs.checkpoint import checkpoints
-    from maskrl.runs.evaluate import EpisodeReturns
-    from maskrl.runs.pictures import NOT_COMPARABLE, learning_curve
-    from maskrl.runs.terminal import duration, number, title
+def _replay(recipe: "Recipe", needs: "Forecast") -> str:
+    """Where the replay is, and how large it will be."""
+    if recipe.replay.storage == "memory":
+        free = "" if needs.memory_free is None else f", {size(needs.memory_free)} free"
+        return f"{size(needs.memory)} of memory{free}, and as much disk for checkpoints"
+    words = f"{size(needs.replay)} on disk, {size(needs.disk_free)} free"
+    if needs.memory_free is not None and needs.replay > needs.memory_free:
+        words += f"; more than the free memory ({size(needs.memory_free)}), so reading it will be slow"
+    return words
 
-    recipe, evaluations = run.recipe, list(run.events("evaluation"))
-    last, best = evaluations[-1], max(evaluations, key=lambda event: event["score"])
-    returns = EpisodeReturns(tuple(last["returns"]))
-    rows = {
-        "score": f"{number(returns.score)} ± {number(returns.spread)} over {count(len(returns.returns), 'episode')}"
-    }
+
+def summary(run: "Run") -> None:
+    """What came out, what to compare it with, where it is and what can be done next."""
+    from maskrl.recipes import human_normalised
+    from maskrl.runs.directory import title
+
+    recipe, scores = run.recipe, run.scores
+    last, best = scores[-1], max(scores, key=lambda score: score["score"])
+    rows = {"score": f"{_mean(last['score'], last['spread'])} over {count(int(last['episodes']), 'episode')}"}
     if best["frames"] != last["frames"]:
         rows["score"] += f" (best on the way: {number(best['score'])} at {best['frames']:,} frames)"
-    for event in run.events("random"):
-        floor = EpisodeReturns(tuple(event["returns"]))
-        rows["random"] = f"{number(floor.score)} ± {number(floor.spread)}, uniformly random actions"
-    if (human := human_normalised(recipe, returns.score)) is not None:
+    if (human := human_normalised(recipe, last["score"])) is not None:
         rows["score"] += f"; {number(human)} human-normalised"
-    usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
-    for frames in dict.fromkeys((recipe.frames, usual)):  # the paper's own budget, where it has no number at this one
-        if (paper := published_for(recipe, frames)) is not None:
-            spread = "" if paper.std is None else f" ± {number(paper.std)}"
-            words = f"{number(paper.mean)}{spread} over {paper.seeds} seeds at {frames:,} frames"
-            why = [NOT_COMPARABLE] if recipe.profile == "lite" else _changed(recipe)
-            why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
-            rows["paper"] = "; ".join([f"{words} ({paper.source})", *why])
-            break
-    try:
-        rows["curve"] = str(learning_curve(run, published_for(recipe, recipe.frames)))
-    except ModuleNotFoundError as missing:
-        rows["curve"] = f"not drawn: {missing}"
-    rows["checkpoint"] = next((str(newest.path) for newest in checkpoints(run.checkpoints)), "gone")
-    rows["evaluate"] = f"maskrl evaluate {shlex.quote(str(run.path))} --episodes 20 --video agent.mp4"
-    rows["go longer"] = f"{longer_command}  # a run of its own: the budget is part of a recipe"
+    for event in run.events("random"):
+        rows["random"] = f"{number(event['score'])}, uniformly random actions"
+    rows |= _paper(recipe)
+    rows["report"] = command("report", str(run.path))
+    rows["evaluate"] = command("evaluate", str(run.path), episodes=20, video="agent.mp4")
     print(f"Done: {title(recipe)}, {last['frames']:,} frames in {duration(last['seconds'])}")
     print_rows(rows)
+
+
+def _mean(score: float, spread: float | None) -> str:
+    return number(score) if spread is None else f"{number(score)} ± {number(spread)}"
+
+
+def _paper(recipe: "Recipe") -> dict[str, str]:
+    """The paper's number at this budget, or else at its usual one, and why a run may not be comparable."""
+    from maskrl.recipes import published_for
+
+    usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
+    for frames in (recipe.frames, usual):
+        if (paper := published_for(recipe, frames)) is not None:
+            why = [NOT_COMPARABLE] if recipe.profile == "lite" else _changed(recipe)
+            why += [f"not comparable: {recipe.frames:,} frames here"] if frames != recipe.frames and not why else []
+            words = f"{_mean(paper.mean, paper.std)} over {paper.seeds} seeds at {frames:,} frames ({paper.source})"
+            return {"paper": "; ".join([words, *why])}
+    return {}
 
 
 # ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,49 +205,35 @@ def summary(run: "Run", longer_command: str) -> None:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    episodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many (default: as many as the run itself uses).")
-    ] = None,
+    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Default: as many as in the run.")] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
     from maskrl.runs.build import device_of
-    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of
-    from maskrl.runs.terminal import number, title
 
     with refusing(RunError):
         opened = Run.open(run)
-        state = opened.restore(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
-    if state is None:
-        raise Refusal(f"{run} has no checkpoint yet. Continue it with the `maskrl train` command that started it.")
+        state = opened.newest(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
     recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
     returns, recorded = _play(policy, recipe, played, video)
     if as_json:
-        result = {
-            "run": str(run),
-            "recipe": recipe.name,
-            "method": recipe.method,
-            "profile": recipe.profile,
-            "seed": recipe.seed,
-            "frames": policy.clock.frames,
-            "score": returns.score,
-            "spread": returns.spread,
-            "returns": returns.returns,
-            "video": None if recorded is None else str(recorded),
-        }
-        print(json.dumps(result))
+        about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
+        result = {"score": returns.score, "spread": returns.spread, "returns": returns.returns}
+        result |= {"run": str(run), "recipe": recipe.name, **about, "frames": policy.clock.frames}
+        print(json.dumps(result | {"video": None if recorded is None else str(recorded)}))
         return
     print(f"{title(recipe)}, checkpoint at {policy.clock.frames:,} frames")
-    rows = {"score": f"{number(returns.score)} ± {number(returns.spread)} over {count(played, 'episode')}"}
+    rows = {"score": f"{_mean(returns.score, returns.spread)} over {count(played, 'episode')}"}
     if played > 1:
         rows["returns"] = f"from {number(min(returns.returns))} to {number(max(returns.returns))}"
     if recorded is not None:
-        moved = "" if recorded == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
-        rows["video"] = f"{recorded}{moved}"
+        why = "" if recorded == video else " (a .gif, because a .mp4 needs: pip install 'maskrl[video]')"
+        rows["video"] = f"{recorded}{why}"
     print_rows(rows)
 
 
@@ -273,7 +244,7 @@ def _play(
     from maskrl.runs import evaluate as evaluation
     from maskrl.runs.build import configure_process, make_evaluation_envs
     from maskrl.runs.loop import EVALUATION_SEED
-    from maskrl.runs.pictures import Video
+    from maskrl.runs.video import Video
 
     configure_process(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
@@ -281,42 +252,20 @@ def _play(
         envs = alone or make_evaluation_envs(recipe)
         recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
     with refusing(OSError), recorder or nullcontext():
+        seed, epsilon = recipe.seed + EVALUATION_SEED, recipe.evaluation.epsilon
+        watcher = None if recorder is None else recorder.add
         returns = evaluation.evaluate(
-            policy.network.act,
-            envs,
-            episodes=episodes,
-            seed=recipe.seed + EVALUATION_SEED,
-            epsilon=recipe.evaluation.epsilon,
-            watcher=None if recorder is None else recorder.add,
+            policy.network.act, envs, episodes=episodes, seed=seed, epsilon=epsilon, watcher=watcher
         )
     for env in envs:
         env.close()
     return returns, None if recorder is None else recorder.path
 
 
-# What may differ between two runs whose scores are compared all the same.
-HARMLESS = (
-    "seed",
-    "device",
-    "threads",
-    "evaluation.side_by_side",
-    "budget.frames",
-    "budget.decisions",
-    "checkpoint_every",
-    "overlap",
-    "agent.micro_batch",
-    "replay.storage",
-    "replay.on_device",
-    "compile",
-)
-
-
 def _changed(recipe: "Recipe") -> list[str]:
-    """Why a run of the paper's profile is not the paper's: values that overrides have changed."""
-    from maskrl import recipes
-    from maskrl.recipes.schema import leaves
+    """Why a run of the paper's profile is not the paper's: what overrides have changed of the method and the protocol."""
+    from maskrl.analysis.protocol import method_of, papers_protocol, protocol_difference, protocol_of, task_of
 
-    objective = "none" if recipe.objective is None else recipe.objective.kind
-    original = leaves(recipes.find(recipe.name, recipe.profile, agent=recipe.preset, objective=objective))
-    changed = [path for path, value in leaves(recipe).items() if original.get(path) != value and path not in HARMLESS]
-    return [f"not comparable: {', '.join(changed)} changed"] if changed else []
+    method = method_of(recipe).removeprefix(recipe.method).strip()
+    changes = [method] * bool(method) + protocol_difference(papers_protocol(task_of(recipe)), protocol_of(recipe))
+    return [f"not comparable: {', '.join(changes)}"] if changes else []

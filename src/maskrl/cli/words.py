@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
 
 Profile = Literal["auto", "paper", "lite"]
+NOT_COMPARABLE = "not comparable: lite profile"
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
@@ -85,12 +86,6 @@ class Asked(NamedTuple):
         )
 
 
-def budget(recipe: "Recipe") -> tuple[str, int]:
-    """The unit of a budget, and how many of it."""
-    budget = recipe.budget
-    return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
-
-
 def command(*words: str, **options: object) -> str:
     """A command to be copied. Options that are None or False are left out."""
     typed = ["maskrl", *words]
@@ -140,10 +135,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: 
     for row in rows:
         made.add_row(*row)
     return made
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def listed(words: str | None) -> list[str] | None:

@@ -14,6 +14,7 @@ from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint
 from maskrl.runs.build import build_agent, load_encoder, replay_size
 from maskrl.runs.directory import RunError
+from maskrl.words import size
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,3 @@ def takes_of(recipe: Recipe, spaces: Spaces, agent: Agent) -> Takes:
     if recipe.replay.storage == "disk":
         return Takes(replay, replay + saved, 0)
     return Takes(replay, (checkpoint.KEPT + 1) * replay + saved, 2 * replay)  # a checkpoint holds a copy of the frames
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that a person would choose."""
-    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while amount >= 999.5 and len(units) > 1:
-        amount /= 1000
-        del units[0]
-    digits = 0 if amount >= 10 or units[0] == "B" else 1
-    return f"{amount:,.{digits}f} {units[0]}"

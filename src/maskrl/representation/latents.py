@@ -11,7 +11,7 @@ None of it draws from a generator that training uses.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -26,7 +26,7 @@ from maskrl.envs.base import episode_seed, state_of
 from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.masking import MaskConfig, Masker
-from maskrl.objectives.base import Objective
+from maskrl.objectives.base import Objective, ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 
@@ -37,15 +37,14 @@ BATCH = 256  # observations that are encoded at once
 # ── Latents of masked and of original observations ────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Latents:
+class Latents(NamedTuple):
     """What an encoder makes of N observations, and of the same observations with parts of them hidden."""
 
     original: Tensor  # (N, d)
     masked: Tensor  # (N, d)
-    decoded: tuple[Tensor, Tensor] | None  # (N, d) each, after the objective's decoder: of the original, of the masked
     low: Tensor  # (F,), the least that each channel of the last map shows of the originals, anywhere
     high: Tensor  # (F,), the most
+    decoded: tuple[Tensor, Tensor] | None  # (N, d) each, after the objective's decoder: of the original, of the masked
 
 
 @torch.no_grad()
@@ -58,53 +57,46 @@ def latents(
     objective: Objective[Any] | None = None,
     seed: int = 0,
 ) -> Latents:
-    """Hide parts of every clip, as training does, but see its centre and not a random crop, and without a gain.
+    """Hide parts of every clip as training does, but see its centre instead of a random crop, and without a gain.
 
-    A clip here is a batch of them: it gets a mask of its own. What the objective predicts is made of masked pixels at its scale.
+    A clip here is a batch of them, with one mask. The objective's decoder gets the masked side at the scale of training.
     """
-    device = next((parameter.device for parameter in encoder.parameters()), torch.device("cpu"))
-    pieces, decoded, ranges = (
-        list[tuple[Tensor, Tensor]](),
-        list[tuple[Tensor, Tensor]](),
-        list[tuple[Tensor, Tensor]](),
-    )
+    parts = [list[Tensor]() for _ in range(6)]
     with seeded(seed):
         for clip in clips:
-            obs = clip.obs.cpu()  # on whose generator `seeded` has an eye
+            obs = clip.obs.cpu()  # so that the generator that `seeded` sets draws the mask
             hidden = masker.hide(obs, masker(obs))
-            original, (low, high) = _encode(encoder, obs, centre, device)
-            masked, _ = _encode(encoder, hidden, centre, device)
-            pieces.append((original.flatten(0, 1), masked.flatten(0, 1)))
-            ranges.append((low, high))
+            original, low, high = _encode(encoder, obs, centre)
+            masked, _, _ = _encode(encoder, hidden, centre)
+            rows = [original, masked, low, high]
             if objective is not None:
                 scale = objective.masked_scale
-                seen = masked if scale == 1 else _encode(encoder, hidden, centre, device, scale)[0]
-                actions, valid = clip.actions.to(device), clip.valid.to(device)
-                both = [objective.decode(states.to(device), actions, valid) for states in (original, seen)]
-                if both[0] is not None and both[1] is not None:
-                    decoded.append((both[0].cpu().flatten(0, 1), both[1].cpu().flatten(0, 1)))
-    low, high = (torch.stack(values) for values in zip(*ranges, strict=True))
-    return Latents(*_joined(pieces), _joined(decoded) if decoded else None, low.amin(dim=0), high.amax(dim=0))
+                seen = masked if scale == 1 else _encode(encoder, hidden, centre, scale)[0]
+                about = clip.actions.to(original.device), clip.valid.to(original.device)
+                both = [objective.decode(states, *about) for states in (original, seen)]
+                rows += [states for states in both if states is not None]
+            for part, row in zip(parts, rows, strict=False):
+                part.append(row.flatten(0, 1).cpu())
+    original, masked = torch.cat(parts[0]), torch.cat(parts[1])
+    low, high = torch.stack(parts[2]).amin(dim=0), torch.stack(parts[3]).amax(dim=0)
+    decoded = (torch.cat(parts[4]), torch.cat(parts[5])) if parts[5] else None
+    return Latents(original, masked, low, high, decoded)
 
 
 def _encode(
-    encoder: Encoder, obs: Tensor, centre: nn.Module | None, device: torch.device, scale: float = 1.0
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """(B, K, C, H, W) uint8 → latents (B, K, d), and the least and the most of every channel, on the CPU."""
+    encoder: Encoder, obs: Tensor, centre: nn.Module | None, scale: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, K, C, H, W) uint8 → latents (B, K, d), and the least and the most of every channel (1, F)."""
+    device = next((parameter.device for parameter in encoder.parameters()), obs.device)
     states, lows, highs = list[Tensor](), list[Tensor](), list[Tensor]()
     for images in torch.split(obs.flatten(0, 1), BATCH):
         images = images if centre is None else centre(images)
         maps = encoder.features(images.to(device).float() * (scale / 255))
-        states.append(encoder.embed(maps).cpu())
-        lows.append(maps.amin(dim=(0, 2, 3)).cpu())
-        highs.append(maps.amax(dim=(0, 2, 3)).cpu())
-    states_of_clips = torch.cat(states).reshape(*obs.shape[:2], -1)
-    return states_of_clips, (torch.stack(lows).amin(dim=0), torch.stack(highs).amax(dim=0))
-
-
-def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    first, second = zip(*pairs, strict=True)
-    return torch.cat(first), torch.cat(second)
+        states.append(encoder.embed(maps))
+        lows.append(maps.amin(dim=(0, 2, 3), keepdim=True))
+        highs.append(maps.amax(dim=(0, 2, 3), keepdim=True))
+    low, high = torch.cat(lows).amin(dim=0), torch.cat(highs).amax(dim=0)
+    return torch.cat(states).reshape(*obs.shape[:2], -1), low.reshape(1, -1), high.reshape(1, -1)
 
 
 @contextmanager
@@ -153,14 +145,14 @@ def dead_channels(low: Tensor, high: Tensor) -> float:
     return (low == high).double().mean().item()
 
 
-def masking(recipe: Recipe) -> tuple[MaskConfig, int]:
-    """Which masks a recipe is probed with, and the length of a clip: those of its objective.
+def masking(recipe: Recipe, like: ObjectiveConfig | None = None) -> tuple[MaskConfig, int]:
+    """Which masks a recipe is probed with, and the length of a clip: those of its objective, or of `like` if it has none.
 
-    Without one (or with one that masks features), patches of the paper's share at about its size: the divisor of the frame that
-    is nearest to 10 pixels. For every recipe here, that is the patch of its own objective. How deep a cube is makes no
+    Without either (or with one that masks features), patches of the paper's share at about its size: the divisor of the frame
+    that is nearest to 10 pixels. For every recipe here, that is the patch of its own objective. The depth of a cube makes no
     difference to an encoder, which sees one observation at a time.
     """
-    objective, size = recipe.objective, recipe.env.size
+    objective, size = recipe.objective or like, recipe.env.size
     length = (0 if objective is None else objective.needs.clip_length) or 16
     if objective is not None and objective.masks is not None:
         return objective.masks, length
@@ -176,8 +168,7 @@ def glance(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | N
     if len(draw) == 0:
         return None
     # A mask for every clip: so few clips under one mask would tell more of the mask than of the encoder.
-    masker = replace(mask, per_clip=True).build()
-    clip = replay.clips(draw, length=length)
+    masker, clip = replace(mask, per_clip=True).build(), replay.clips(draw, length=length)
     return summary(agent_latents(agent, masker, [clip], seed=recipe.seed))
 
 
@@ -224,7 +215,7 @@ def live(
     seed: int,
     clock: Clock,
 ) -> Lived | None:
-    """Play episodes, `longest` decisions of each at most, until there are so many: the agent explores in one, the next is random.
+    """Play episodes of at most `longest` decisions until there are enough: the agent explores in one, the next is random.
 
     None if the environment does not tell its state.
     """
@@ -248,8 +239,7 @@ def live(
             ended = terminated or truncated
         numbers += [number] * len(shown)
         for encoder, made in zip(encoders, seen, strict=True):
-            device = next(encoder.parameters()).device
-            made.append(_encode(encoder, torch.stack(shown)[:, None], agent.policy().centre, device)[0].flatten(0, 1))
+            made.append(_encode(encoder, torch.stack(shown)[:, None], agent.policy().centre)[0].flatten(0, 1).cpu())
     return Lived([torch.cat(made) for made in seen], torch.tensor(states).double(), names, torch.tensor(numbers))
 
 
@@ -261,10 +251,9 @@ def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:
     """
     known, new = split(episodes)
     x, y = (_standardised(values.double(), known) for values in (latents, states))
-    inner, held = split(episodes[known])
-    trials = [_apply(fit, x[known][held]) for fit in _fits(x[known][inner], y[known][inner], RIDGES)]
-    errors = torch.stack([(y[known][held] - trial).square().sum(dim=0) for trial in trials])  # (ridges, S)
-    guesses = torch.stack([_apply(fit, x[new]) for fit in _fits(x[known], y[known], RIDGES)])  # (ridges, N', S)
+    inner, held = (known[places] for places in split(episodes[known]))
+    errors = (_guesses(x[inner], y[inner], x[held]) - y[held]).square().sum(dim=1)  # (ridges, S)
+    guesses = _guesses(x[known], y[known], x[new])  # (ridges, N', S)
     guess = guesses.gather(0, errors.argmin(dim=0).expand(1, len(new), -1))[0]
     residues = (y[new] - guess).square().sum(dim=0)
     return 1 - residues / y[new].square().sum(dim=0)  # the mean of the others is 0, once standardised
@@ -291,16 +280,11 @@ def _standardised(values: Tensor, known: Tensor) -> Tensor:
     return (values - values[known].mean(dim=0)) / torch.where(spread > 0, spread, 1.0)
 
 
-def _fits(x: Tensor, y: Tensor, ridges: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
-    """(n, d), (n, S) → for each ridge the weights (d, S) and the offset (S,) that minimise |y - xw - b|²/n + ridge·|w|²."""
+def _guesses(x: Tensor, y: Tensor, new: Tensor) -> Tensor:
+    """(n, d), (n, S), (N', d) → (ridges, N', S): what the weights w and offset b that minimise |y - xw - b|²/n + ridge·|w|² say."""
     x_mean, y_mean = x.mean(dim=0), y.mean(dim=0)
     x, y = x - x_mean, y - y_mean
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     rotated = vectors.T @ (x.T @ y) / len(x)
-    weights = [vectors @ (rotated / (values.clamp(min=0) + ridge)[:, None]) for ridge in ridges]
-    return [(w, y_mean - x_mean @ w) for w in weights]
-
-
-def _apply(fit: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    weights, offset = fit
-    return x @ weights + offset
+    weights = [vectors @ (rotated / (values.clamp(min=0) + ridge)[:, None]) for ridge in RIDGES]
+    return torch.stack([(new - x_mean) @ w + y_mean for w in weights])

@@ -9,10 +9,11 @@ encoder.safetensors  the result: what `encoder_from` of a recipe takes
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,20 +27,16 @@ from maskrl.representation.latents import glance
 from maskrl.runs import encoder_file
 from maskrl.runs.build import build_agent, build_replay, configure_process
 from maskrl.runs.checkpoint import checkpoints
-from maskrl.runs.directory import Run, RunError
+from maskrl.runs.directory import Run, RunError, read_object, write_whole
 from maskrl.runs.signals import Stopped, stopping
-from maskrl.runs.state import as_arrays, is_logged
+from maskrl.runs.state import is_logged, load_agent, load_replay
 from maskrl.runs.world import Tell, World
 
 COLLECTING_SEED = 3_000_000  # added to the run's seed, so that no episode starts as one of its training did
 SECONDS_BETWEEN_SAVES = 60.0
 CURVE = 200  # points of the curve in the file, at most
 
-
-class Watcher(Protocol):
-    """Somebody who looks on."""
-
-    def __call__(self, stage: str, done: int, total: int, metrics: Metrics) -> None: ...
+Watcher = Callable[[str, int, int, Metrics], None]  # takes the stage, how much of it is done, of how much, and metrics
 
 
 @dataclass(frozen=True)
@@ -53,35 +50,26 @@ class Plan:
     updates: int  # of the objective
     run_decisions: int  # of the agent that collects, when it was trained
 
-    @property
-    def collected_at(self) -> Clock:
-        """The end of the run that collects, whose budget its recipe has no more."""
-        return Clock(0, self.run_decisions, 0, 0.0)
-
-    def as_json(self) -> str:
-        return json.dumps({**vars(self), "recipe": json.loads(as_json(self.recipe))}, indent=2)
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "recipe": json.loads(as_json(self.recipe))}
 
 
 def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: int | None = None) -> Plan:
     """As the paper: as many transitions as the run had decisions, as many updates as its task's recipe, `origin`, would make."""
     saved = checkpoints(run.checkpoints)
     if not saved:
-        raise RunError(
-            f"{run.path} has no checkpoint yet. Continue it with the `maskrl train` command that started it."
-        )
+        raise run.no_checkpoint()
     recipe = run.recipe if run.recipe.objective is not None else with_objective(run.recipe, origin.objective)
     assert recipe.objective is not None
     decisions = recipe.frames // recipe.env.action_repeat
-    learning = max(1, recipe.agent.updates_by(decisions))
-    transitions = transitions or decisions
-    length = recipe.objective.needs.clip_length
+    learning, transitions = max(1, recipe.agent.updates_by(decisions)), transitions or decisions
+    length, every = recipe.objective.needs.clip_length, recipe.objective.every
     if transitions < 2 * length:
         raise RunError(
             f"{transitions} transitions are too few for clips of {length}: take at least {2 * length}, better thousands."
         )
     room = transitions + transitions // 25 + 1  # for the last frames of episodes of 25 decisions or more
     recipe = replace(recipe, encoder_from=None, budget=Budget(decisions=room), replay=ReplayConfig(capacity=room))
-    every = recipe.objective.every if recipe.objective is not None else 1
     return Plan(digest(run.recipe), saved[0].digest, recipe, transitions, updates or -(-learning // every), decisions)
 
 
@@ -90,115 +78,99 @@ def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Pat
     directory, file = _begin(out, plan), out / "encoder.safetensors"
     with directory.locked():
         if not file.exists():
-            agent, replay = _pretrain(run, directory, plan, watch, tell)
+            work = _Work(run, directory, plan, tell)
+            with closing(work.world):
+                _learn(work, watch)
             points = list(directory.events("update"))
             about = {
-                **json.loads(plan.as_json()),
-                "collected_by": run.recipe.name + " " + run.recipe.method,
-                "probe": glance(agent, replay, plan.recipe),
+                **plan.as_dict(),
+                "collected_by": f"{run.recipe.name} {run.recipe.method}",
+                "probe": glance(work.agent, work.replay, plan.recipe),
                 "curve": [
-                    {name: event[name] for name in event if name == "updates" or name.startswith("mlr/")}
+                    {name: event[name] for name in event if name == "updates" or "/" in name}
                     for event in [*points[: -1 : -(-len(points) // CURVE) or 1], *points[-1:]]
                 ],
             }
-            encoder_file.write(file, agent.encoder, about)
+            encoder_file.write(file, work.agent.encoder, about)
     return file
 
 
 def _begin(out: Path, plan: Plan) -> Run:
-    """The directory, new or with the same plan. It is like a run's, but holds no recipe.json: nobody takes it for one."""
-    file, directory = out / "pretrain.json", Run(out, plan.recipe)
+    """The directory, new or with the same plan. It is like a run's, but without a recipe.json, so it is not taken for a run."""
+    file, here = out / "pretrain.json", json.loads(json.dumps(plan.as_dict()))
     if file.exists():
-        here = json.loads(plan.as_json())
-        try:
-            there = dict(json.loads(file.read_text()))
-        except (ValueError, TypeError) as error:
-            raise RunError(f"{file} is damaged: {error}. Choose another --out, or remove the folder.") from error
+        there = read_object(file)
         if there != here:
             words = ", ".join(name for name in here if there.get(name) != here[name])
             raise RunError(f"{out} holds a pre-training that differs in: {words}. Choose another --out.")
-        return directory
-    if out.exists() and any(out.iterdir()):
+    elif out.exists() and any(out.iterdir()):
         raise RunError(f"{out} is not empty and holds no pre-training. Choose another --out, or empty it.")
-    out.mkdir(parents=True, exist_ok=True)
-    directory.write(file.name, plan.as_json())
-    return directory
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(here, indent=2))
+    return Run(out, plan.recipe)
 
 
-def _pretrain(run: Run, directory: Run, plan: Plan, watch: Watcher, tell: Tell) -> tuple[Agent, Replay]:
-    configure_process(plan.recipe)
-    world = World(replace(plan.recipe, seed=plan.recipe.seed + COLLECTING_SEED), tell)
-    agent, collector = build_agent(plan.recipe, world.env), _trained(run, world, tell)
-    replay = build_replay(plan.recipe, world.env, directory)
-    collected = updates = 0
-    start, obs, earlier = time.monotonic(), None, 0.0
-    if (state := directory.restore(tell, set_aside=True)) is not None:
-        agent.load_state_dict(state["agent"])
-        replay.load_state_dict(as_arrays(state["replay"]))
-        collected, updates, earlier = state["collected"], state["updates"], state["seconds"]
-        obs = world.load_state_dict(state["world"])
-        torch.set_rng_state(state["torch"])
+class _Work:
+    """A pre-training on its way: both agents, the world, what was collected, and how far it is."""
 
-    def clock() -> Clock:
-        seconds = earlier + time.monotonic() - start
-        return Clock(collected * plan.recipe.env.action_repeat, collected, updates, round(seconds, 3))
+    def __init__(self, run: Run, directory: Run, plan: Plan, tell: Tell) -> None:
+        configure_process(plan.recipe)
+        self.directory, self.plan, self.collected, self.updates = directory, plan, 0, 0
+        self.world = World(replace(plan.recipe, seed=plan.recipe.seed + COLLECTING_SEED), tell)
+        self.agent = build_agent(plan.recipe, self.world.env)
+        self.collector = load_agent(run, self.world.env, run.newest(tell))
+        self.replay = build_replay(plan.recipe, self.world.env, directory)
+        self._obs, self._earlier, self._start = None, 0.0, time.monotonic()
+        state = directory.restore(tell, set_aside=True)
+        if state is not None:
+            self.agent.load_state_dict(state["agent"])
+            self.collector.generators.load_state_dict(state["collector"])
+            load_replay(self.replay, state["replay"], tell)
+            self.collected, self.updates, self._earlier = state["collected"], state["updates"], state["seconds"]
+            self._obs = self.world.load_state_dict(state["world"])
+            torch.set_rng_state(state["torch"])
+        directory.rewind(self.clock if state is not None else None)
 
-    def save() -> None:
-        directory.save(
-            {
-                **{"agent": agent.state_dict(), "replay": replay.state_dict(), "world": world.state_dict()},
-                **{"collected": collected, "updates": updates, "seconds": clock().seconds},
-                "torch": torch.get_rng_state(),
-            }
-        )
+    @property
+    def clock(self) -> Clock:
+        seconds, repeat = self._earlier + time.monotonic() - self._start, self.plan.recipe.env.action_repeat
+        return Clock(self.collected * repeat, self.collected, self.updates, round(seconds, 3))
 
-    directory.rewind(clock() if state is not None else None)
+    def save(self) -> None:
+        parts: dict[str, Any] = {"agent": self.agent, "replay": self.replay, "world": self.world}
+        parts["collector"] = self.collector.generators  # its weights are in the run
+        counts = {"collected": self.collected, "updates": self.updates, "seconds": self.clock.seconds}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        self.directory.save({**states, **counts, "torch": torch.get_rng_state()})
+
+    def steps(self) -> Iterator[tuple[str, int, int, Metrics]]:
+        """Do what is left of both stages. Yields, after each decision and each update, what a `Watcher` takes."""
+        plan = self.plan
+        now = Clock(0, plan.run_decisions, 0, 0.0)  # the end of the run that collects
+        for _ in collect(self.collector, now, self.world, self.replay, plan.transitions - self.collected, self._obs):
+            self.collected += 1
+            yield "collecting", self.collected, plan.transitions, {}
+        while self.updates < plan.updates:
+            metrics = self.agent.update_objective(self.replay)
+            self.updates += 1
+            yield "learning", self.updates, plan.updates, metrics
+
+
+def _learn(work: _Work, watch: Watcher) -> None:
     saved = time.monotonic()
     with stopping() as stop:
-        steps = _steps(agent, collector, world, replay, plan, collected, updates, obs)
-        for collected, updates, metrics in steps:
-            watch(
-                *("learning", updates, plan.updates) if updates else ("collecting", collected, plan.transitions),
-                metrics,
-            )
-            if updates and (is_logged(updates) or updates == plan.updates):
-                directory.log("update", clock(), {name: value.item() for name, value in metrics.items()})
-            turn = updates == 0 and collected == plan.transitions  # before anything is logged
-            if stop or turn or replay.must_be_saved or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
-                save()
+        for stage, done, total, metrics in work.steps():
+            watch(stage, done, total, metrics)
+            if stage == "learning" and (is_logged(done) or done == total):
+                values = {name: value.item() for name, value in metrics.items()}
+                work.directory.log("update", work.clock, values)
+            turn = stage == "collecting" and done == total  # before anything is logged
+            if stop or turn or work.replay.must_be_saved or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
+                work.save()
                 saved = time.monotonic()
             if stop:
                 raise Stopped(stop.signal_number)
-    world.close()
-    return agent, replay
-
-
-def _trained(run: Run, world: World, tell: Tell) -> Agent:
-    """The agent of the run, as its newest checkpoint has it."""
-    state = run.restore(tell)
-    assert state is not None  # `plan` has seen to it
-    agent = build_agent(run.recipe, world.env)
-    agent.load_state_dict(state["agent"])
-    return agent
-
-
-def _steps(
-    agent: Agent,
-    collector: Agent,
-    world: World,
-    replay: Replay,
-    plan: Plan,
-    collected: int,
-    updates: int,
-    obs: NDArray[np.uint8] | None,
-) -> Iterator[tuple[int, int, Metrics]]:
-    """What is left of both stages: after each decision and each update, how many there were of both, and its metrics."""
-    for number, _ in enumerate(
-        collect(collector, plan.collected_at, world, replay, plan.transitions - collected, obs), start=collected + 1
-    ):
-        yield number, 0, {}
-    for number in range(updates + 1, plan.updates + 1):
-        yield plan.transitions, number, agent.update_objective(replay)
 
 
 def collect(

@@ -1,10 +1,10 @@
-"""`maskrl probe`: all tests of representation.py on the newest checkpoint of a run, whose files it only reads."""
+"""`maskrl probe`: all measures of latents.py on the newest checkpoint of a run, whose files it only reads."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
 
 import gymnasium as gym
 
@@ -14,26 +14,17 @@ from maskrl.nn.clip import Clip
 from maskrl.objectives.base import ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay
-from maskrl.representation.latents import (
-    agent_latents,
-    linear_probe,
-    live,
-    masking,
-    seeded,
-    split,
-    summary,
-    varying,
-)
+from maskrl.representation.latents import agent_latents, linear_probe, live, masking, seeded, split, summary, varying
 from maskrl.runs.build import build_agent, build_replay
-from maskrl.runs.directory import Run, RunError
-from maskrl.runs.state import as_arrays
+from maskrl.runs.directory import Run, RunError, write_whole
+from maskrl.runs.policy import clock_of
+from maskrl.runs.state import load_agent, load_replay
+from maskrl.runs.world import Tell
 
 OBSERVATIONS = 10_000  # at least, if there are as many
 CLIPS_PER_MASK = 128  # the paper's batch
-DECISIONS, LONGEST = 4000, 250  # of the linear probe: so many in all, and of one episode at most
+DECISIONS, LONGEST = 4000, 250  # of the linear probe: in all, and at most of one episode
 PROBE_SEED = 2_000_000  # added to the run's seed, so that no episode starts as one of training or of an evaluation did
-
-Tell = Callable[[str], None]
 
 
 def probe(
@@ -43,32 +34,18 @@ def probe(
 
     `like` is the objective whose masks are drawn for a run that has none of its own.
     """
-    state = run.restore(tell)
-    if state is None:
-        raise RunError(
-            f"{run.path} has no checkpoint yet. Continue it with the `maskrl train` command that started it."
-        )
-    recipe = run.recipe
-    alike = recipe if recipe.objective is not None or like is None else replace(recipe, objective=cast(Any, like))
-    mask, length = masking(alike)
-    decisions = state["position"]["decisions"]
-    clock = Clock(decisions * recipe.env.action_repeat, decisions, state["agent"]["updates"], 0.0)
+    recipe, state = run.recipe, run.newest(tell)
+    clock = clock_of(recipe, state)
+    mask, length = masking(recipe, like)
+    wanted = -(-OBSERVATIONS // length) if clips is None else clips
     env = recipe.env.make(seed=recipe.seed, training=False)
-    try:
-        with seeded(recipe.seed + PROBE_SEED):
-            agent = build_agent(recipe, env)
-            agent.load_state_dict(state["agent"])
-            replay = _stored(run, env, state["replay"], tell)
-            wanted = -(-OBSERVATIONS // length) if clips is None else clips
-            draw = replay.spread(wanted, span=length)
-            if len(draw) == 0:
-                raise RunError(
-                    f"{run.path} has no {length} decisions in a row yet, which a clip needs. Train it longer."
-                )
-            seen = agent_latents(agent, mask.build(), _clips(replay, draw, length), seed=recipe.seed)
-            linear, why = _linear(recipe, agent, env, clock)
-    finally:
-        env.close()
+    with closing(env), seeded(recipe.seed + PROBE_SEED):
+        agent, replay = load_agent(run, env, state), _stored(run, env, state["replay"], tell)
+        draw = replay.spread(wanted, span=length)
+        if len(draw) == 0:
+            raise RunError(f"{run.path} has no {length} decisions in a row yet, which a clip needs. Train it longer.")
+        seen = agent_latents(agent, mask.build(), _clips(replay, draw, length), seed=recipe.seed)
+        linear, why = _linear(recipe, agent, env, clock)
     if clips is None and len(draw) < wanted:
         tell(f"The replay has room for {len(draw) * length:,} observations in clips, fewer than {OBSERVATIONS:,}.")
     found = {
@@ -82,21 +59,20 @@ def probe(
         "linear": linear,
         "linear_reason": why,
     }
-    run.write("probe.json", json.dumps(found, indent=2))
+    write_whole(run.path / "probe.json", json.dumps(found, indent=2))
     return found
 
 
 def _stored(run: Run, env: gym.Env[Any, Any], state: dict[str, Any], tell: Tell) -> Replay:
     """The replay as it was saved; its files are not touched."""
-    if run.recipe.replay.storage == "disk" and not (run.path / "replay" / "frames.u8").is_file():
-        raise RunError(f"{run.path} has no replay any more: {Path('replay') / 'frames.u8'} is missing. Put it back.")
+    file = run.path / "replay" / "frames.u8"
+    if run.recipe.replay.storage == "disk" and not file.is_file():
+        raise RunError(f"{run.path} has no replay any more: {file.relative_to(run.path)} is missing. Put it back.")
     replay = build_replay(run.recipe, env, run, mend=False)
     try:
-        lost = replay.load_state_dict(as_arrays(state))
+        load_replay(replay, state, tell)
     except ValueError as error:
         raise RunError(f"The replay of {run.path} cannot be read: {error}") from error
-    if lost:
-        tell(f"{lost:,} frames of the replay are damaged or older than one that is, and are left out.")
     return replay
 
 

@@ -58,7 +58,7 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
     agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe), seed=recipe.seed)
     torch.manual_seed(
         recipe.seed
-    )  # the noise inside updates must not depend on what an objective drew to initialise itself
+    )  # noise inside updates must not depend on what an objective drew to initialise itself
     if recipe.compile:
         # The function, not the module: the weights, and the names under which they are saved, stay what they are.
         layers = agent.encoder.convolutions
@@ -84,20 +84,17 @@ class ReplaySize(TypedDict):
 
 
 def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
-    (channels, height, width), stack = spaces.obs, recipe.env.frame_stack
-    decisions, between_saves = (
-        frames // recipe.env.action_repeat for frames in (recipe.frames, recipe.checkpoint_every)
-    )
+    (channels, height, width), stack, repeat = spaces.obs, recipe.env.frame_stack, recipe.env.action_repeat
+    # What may be written after the last checkpoint but one without touching what it needs: a frame per decision, and one per
+    # episode. If that is not enough, the replay asks for a checkpoint before its time.
+    between_saves = recipe.checkpoint_every // repeat
+    reserve = min(2 * (between_saves + between_saves // 25 + 2), RESERVE)
     return {
         "frame_shape": (channels // stack, height, width),
         "action_dim": spaces.action_dim,
         "frame_stack": stack,
-        "capacity": min(recipe.replay.capacity, decisions),
-        # What may be written after the last checkpoint but one without touching what it needs: a frame per decision, and one
-        # per episode. If that is not enough, the replay asks for a checkpoint before its time.
-        "reserve": min(2 * (between_saves + between_saves // 25 + 2), RESERVE)
-        if recipe.replay.storage == "disk"
-        else 0,
+        "capacity": min(recipe.replay.capacity, recipe.frames // repeat),
+        "reserve": reserve if recipe.replay.storage == "disk" else 0,
         "priority_exponent": recipe.agent.replay_needs().priority_exponent,
         "discrete": spaces.discrete,
     }
@@ -113,11 +110,10 @@ def load_encoder(recipe: Recipe, agent: Agent) -> None:
 
 def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
-    size = replay_size(recipe, Spaces.of(env))
+    size, pad = replay_size(recipe, Spaces.of(env)), recipe.env.pad
+    mirror = mirror_of(recipe, size)
     try:
-        return Replay(
-            **size, seed=recipe.seed, directory=directory, pad=recipe.env.pad, mend=mend, mirror=mirror_of(recipe, size)
-        )
+        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror)
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."

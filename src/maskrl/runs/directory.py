@@ -12,14 +12,13 @@ lock               held by the process that trains the run
 import json
 import os
 import platform
-import re
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -38,13 +37,11 @@ try:
 except ImportError:  # Windows, where a run is not locked
     fcntl = None  # type: ignore[assignment]
 
-# random: what uniformly random actions earn. probe: what the encoder sees, see representation.py. The last three are of the
-# process and not of the run: where its time went, what a checkpoint cost, and what went otherwise than planned.
+# random: the score of random actions. probe: measures of the encoder, see representation/latents.py. The last three are about
+# the process, not the run: where its time went, the cost of a checkpoint, and what did not go as planned.
 Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "checkpoint", "note"]
 Status = Literal["new", "running", "stopped", "done", "failed"]
-
-BEGINNING = ("versions.json", "recipe.json")  # a run that was killed between the two is a new one
-_ASIDE = re.compile(r"(\.\d+)?\.new$")  # of a file that is being written: see `write_whole`
+CLOCK = tuple(field.name for field in fields(Clock))  # that every event has
 
 
 class RunError(Exception):
@@ -62,25 +59,17 @@ class RunFiles:
         """Where the run is in its life. A file that cannot be read only shows that there is a run."""
         if not os.path.exists(self.path / "status.json"):
             return "new"
-        status, known = self._read("status.json").get("status"), get_args(Status)
-        return next((one for one in known if one == status), "running")
+        status: Status = read_object(self.path / "status.json").get("status", "running")
+        return status if status in get_args(Status) else "running"
 
     @property
     def why(self) -> str:
         """The error that a failed run ended with."""
-        return str(self._read("status.json").get("why", "status.json cannot be read"))
+        return str(read_object(self.path / "status.json").get("why", "status.json cannot be read"))
 
     def versions(self) -> dict[str, Any]:
-        """With what the run was begun; nothing if that cannot be read."""
-        return self._read("versions.json")
-
-    def _read(self, name: str) -> dict[str, Any]:
-        """A JSON object; an empty one if the file cannot be read."""
-        try:
-            found = json.loads((self.path / name).read_text())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        """The versions that the run was started with; empty if they cannot be read."""
+        return read_object(self.path / "versions.json")
 
     @property
     def is_locked(self) -> bool:
@@ -90,10 +79,8 @@ class RunFiles:
         try:
             with (self.path / "lock").open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # there is no run yet, or there are no locks
-            return False
+        except OSError as error:  # of another kind: there is no run yet, or there are no locks
+            return isinstance(error, BlockingIOError)
         return False
 
     def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
@@ -104,11 +91,10 @@ class RunFiles:
             return
         except OSError as error:
             raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
-        words = [kind.encode() for kind in kinds]
+        words = [kind.encode() for kind in kinds or get_args(Kind)]
         for line in lines:
-            if words and not any(word in line for word in words):
-                continue  # unparsed: of a long log, most lines are updates
-            event = _event(line)
+            # Most lines of a long log are updates: those that are not asked for are not parsed.
+            event = _event(line) if any(word in line for word in words) else None
             if event is not None and (not kinds or event["kind"] in kinds):
                 yield event
 
@@ -116,9 +102,8 @@ class RunFiles:
     def scores(self) -> list[dict[str, float]]:
         """The evaluations in order: their clock, score, spread over episodes (standard deviation), and number of episodes."""
         return [
-            {field.name: event[field.name] for field in fields(Clock)}
-            | {"score": event["score"], "spread": EpisodeReturns(tuple(event["returns"])).spread}
-            | {"episodes": len(event["returns"])}
+            {name: event[name] for name in (*CLOCK, "score")}
+            | {"spread": EpisodeReturns(tuple(event["returns"])).spread, "episodes": len(event["returns"])}
             for event in self.events("evaluation")
         ]
 
@@ -127,9 +112,7 @@ class RunFiles:
         require_extra("pandas", "report")
         import pandas  # type: ignore[import-untyped]
 
-        return pandas.DataFrame(
-            self.scores, columns=[*(field.name for field in fields(Clock)), "score", "spread", "episodes"]
-        )
+        return pandas.DataFrame(self.scores, columns=[*CLOCK, "score", "spread", "episodes"])
 
     @property
     def videos(self) -> list[Path]:
@@ -140,16 +123,17 @@ class RunFiles:
 class Run(RunFiles):
     """One run: its directory, its recipe, its log and its newest checkpoint."""
 
-    def __init__(self, path: Path, recipe: Recipe, text: str | None = None) -> None:
-        """`text`: the recipe as it was written, which a later version of maskrl may write otherwise."""
+    def __init__(self, path: Path, recipe: Recipe) -> None:
         super().__init__(path)
-        self.recipe, self._text = recipe, text
+        self.recipe = recipe
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> "Run":
         """The run in this directory: a new one, or the one that is there if it has the same recipe."""
         if (path / "recipe.json").exists():
-            run = cls._reopen(path, recipe)
+            # A recipe with a config of one's own cannot be read back, but it can be recognised.
+            known = read_object(path / "recipe.json") == json.loads(as_json(recipe))
+            run = cls(path, recipe) if known else cls.open(path)
             if run.recipe != recipe:
                 changes = "\n".join(f"  {line}" for line in difference(run.recipe, recipe))
                 raise RunError(
@@ -158,25 +142,16 @@ class Run(RunFiles):
                 )
             run.require_same_encoder()
             return run
-        if path.exists() and any(_ASIDE.sub("", file.name) not in BEGINNING for file in path.iterdir()):
+        # A run that was killed while these two were written has not begun: they are written again.
+        first = ("versions.json", "recipe.json")
+        if path.exists() and not all(file.name.startswith(first) for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
-        begun = {**versions(recipe), **begun_from(recipe)}
-        try:
+        begun, run = {**versions(recipe), **begun_from(recipe)}, cls(path, recipe)
+        with run._writing():
             path.mkdir(parents=True, exist_ok=True)
             write_whole(path / "versions.json", json.dumps(begun, indent=2))
             write_whole(path / "recipe.json", as_json(recipe))
-        except OSError as error:
-            raise RunError(f"Cannot write to {path}: {error.strerror}. Choose another --run-dir.") from error
-        return cls(path, recipe)
-
-    @classmethod
-    def _reopen(cls, path: Path, recipe: Recipe) -> "Run":
-        """The run that is there. A recipe with configs of one's own cannot be read, but it can be recognised."""
-        with suppress(OSError, ValueError, RecursionError):
-            text = (path / "recipe.json").read_text()
-            if json.loads(text) == json.loads(as_json(recipe)):
-                return cls(path, recipe, text)
-        return cls.open(path)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> "Run":
@@ -185,18 +160,22 @@ class Run(RunFiles):
         if not file.exists():
             raise RunError(f"{path} holds no run: there is no recipe.json in it. `maskrl train` makes one.")
         try:
-            text = file.read_text()
-            return cls(path, from_json(text), text)
+            return cls(path, from_json(file.read_text()))
         except (ValueError, OSError) as error:
             raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+    def _writing(self) -> Iterator[None]:
         try:
-            file = (self.path / "lock").open("a+")
+            yield
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {error.strerror}. Choose another --run-dir.") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+        with self._writing():
+            file = (self.path / "lock").open("a+")
         with file:
             try:
                 lock(file)
@@ -213,18 +192,13 @@ class Run(RunFiles):
             yield
 
     def require_same_encoder(self) -> None:
-        """Refuse to go on, if the file of its first encoder has changed. One that is gone is missed only at the very start."""
+        """Refuse to go on if the file of its first encoder has changed. A missing file matters only at the very start."""
         path, begun = encoder_path(self.recipe), self.versions().get("encoder")
         if path is not None and begun is not None and path.is_file() and (now := checkpoint.digest_of(path)) != begun:
             raise RunError(
                 f"{self.path} was begun with another encoder: {path} had the digest {begun}, and has {now} now. "
                 "Put the file back, or choose another --run-dir."
             )
-
-    def write(self, name: str, text: str) -> Path:
-        """A file beside the others, all of it or nothing."""
-        write_whole(self.path / name, text)
-        return self.path / name
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -234,24 +208,21 @@ class Run(RunFiles):
 
     def rewind(self, clock: Clock | None) -> None:
         """Forget what was logged after this time, or everything: it will be done again."""
-        if not (self.path / "metrics.jsonl").exists():
-            return
-        kept = [
-            event
-            for event in self.events()
-            if clock is not None and event["decisions"] <= clock.decisions and event["updates"] <= clock.updates
-        ]
-        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
+        if (self.path / "metrics.jsonl").exists():
+            decisions, updates = (-1, -1) if clock is None else (clock.decisions, clock.updates)
+            kept = [one for one in self.events() if one["decisions"] <= decisions and one["updates"] <= updates]
+            write_whole(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
 
     def set_status(self, status: Status, why: str = "") -> None:
         write_whole(self.path / "status.json", json.dumps({"status": status, "why": why}))
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """By which the run's checkpoints know its recipe."""
-        return digest(self.recipe) if self._text is None else digest_of_text(self._text)
+        """By which checkpoints know their recipe: of its text, as another version of maskrl may have written it."""
+        file = self.path / "recipe.json"
+        return digest_of_text(file.read_text()) if file.exists() else digest(self.recipe)
 
     @property
     def checkpoints(self) -> Path:
@@ -268,10 +239,10 @@ class Run(RunFiles):
     def restore(
         self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False, older: bool = False
     ) -> dict[str, Any] | None:
-        """The newest state that can be read, or None if none was written. `tell` hears of those that were passed over.
+        """The newest state that can be read, or None if none was written. `tell` hears of damaged ones that were skipped.
 
-        `set_aside`: give them another name, so that they do not count as one of the two that are kept. For whoever trains.
-        `older`: also read an older format, of which the policy is sure to fit.
+        `set_aside` renames damaged ones, so that they do not count as one of the two that are kept: for whoever trains.
+        `older` also reads older formats whose policies can still be used.
         """
         damaged = []
         for found in checkpoint.checkpoints(self.checkpoints):
@@ -282,20 +253,7 @@ class Run(RunFiles):
                 if set_aside:
                     found.path.rename(found.path.with_suffix(".damaged"))
                 continue
-            readable = checkpoint.READABLE if older else (checkpoint.FORMAT,)
-            if content.format not in readable:
-                by = self.versions()
-                maker = f"maskrl {by.get('maskrl', 'of an unknown version')}"
-                maker += f" ({by['source']})" if by.get("source") else ""
-                raise RunError(
-                    f"{found.path} has format {content.format}; this needs format {' or '.join(map(str, readable))}. "
-                    f"Use the version that the run was made with: {maker}."
-                )
-            if content.recipe != self.digest:
-                raise RunError(
-                    f"{found.path} is of another recipe ({content.recipe}, here {self.digest}). "
-                    "Take it out of this directory; the checkpoint before it will be used."
-                )
+            self._require_readable(content, found.path, checkpoint.READABLE if older else (checkpoint.FORMAT,))
             if damaged and tell is not None:
                 tell(f"{' and '.join(damaged)}; taking the checkpoint before, {found.path.name}.")
             return content.state
@@ -304,32 +262,52 @@ class Run(RunFiles):
                 f"{self.checkpoints} has no checkpoint that can be read: {', '.join(damaged)}. Put a good copy there, or "
                 "remove the run's directory and start again."
             )
-        self._require_young()
-        return None
-
-    def _require_young(self) -> None:
-        """Refuse to begin again, and to write over, a run that must have had a checkpoint."""
         reached = max((event["frames"] for event in self.events()), default=0)
-        if reached > self.recipe.checkpoint_every:
+        if reached > self.recipe.checkpoint_every:  # it must have had one: do not write over it
             raise RunError(
                 f"{self.path} has reached {reached:,} frames, but its checkpoints are gone. Put them back into "
                 f"{self.checkpoints.name}/, or remove the run's directory to start again."
             )
+        return None
+
+    def newest(self, tell: Callable[[str], None], *, older: bool = False) -> dict[str, Any]:
+        """The newest state that can be read, to look at it; an error if there is none."""
+        state = self.restore(tell, older=older)
+        if state is None:
+            raise self.no_checkpoint()
+        return state
+
+    def no_checkpoint(self) -> RunError:
+        again = "Continue it with the `maskrl train` command, or the call of maskrl.train, that started it."
+        return RunError(f"{self.path} has no checkpoint yet. {again}")
+
+    def _require_readable(self, content: checkpoint.Content, path: Path, formats: tuple[int, ...]) -> None:
+        if content.format not in formats:
+            by = self.versions()
+            source = f" ({by['source']})" if by.get("source") else ""
+            raise RunError(
+                f"{path} has format {content.format}; this needs format {' or '.join(map(str, formats))}. Use the version that "
+                f"the run was made with: maskrl {by.get('maskrl', 'of an unknown version')}{source}."
+            )
+        if content.recipe != self.digest:
+            raise RunError(
+                f"{path} is of another recipe ({content.recipe}, here {self.digest}). Take it out of this directory; the "
+                "checkpoint before it will be used."
+            )
 
 
 def lock(file: IO[str]) -> None:
-    """Lock a file for this process, or BlockingIOError. Waits for `is_locked`, which holds the lock for a moment."""
+    """Lock a file for this process, or raise BlockingIOError. Waits for `is_locked`, which holds the lock for a moment."""
     for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
             if pause is None:
                 raise
             time.sleep(pause)
         except OSError:
-            break  # a file system without locks; `maskrl doctor` tells
-        else:
-            break
+            return  # a file system without locks; `maskrl doctor` tells
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
@@ -340,7 +318,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(event, dict) or event.get("kind") not in get_args(Kind):
         return None
-    numbers = [event.get(field.name) for field in fields(Clock)]
+    numbers = [event.get(name) for name in CLOCK]
     match event["kind"]:
         case "evaluation" | "random":
             returns = event.get("returns")
@@ -351,6 +329,19 @@ def _event(line: bytes) -> dict[str, Any] | None:
             parts = event.get("parts")
             numbers += parts.values() if isinstance(parts, dict) else [None]
     return event if all(isinstance(number, int | float) for number in numbers) else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object; an empty one if the file cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def title(recipe: Recipe) -> str:
+    return f"{recipe.name} · {recipe.method} · {recipe.profile} profile · seed {recipe.seed}"
 
 
 def default_path(recipe: Recipe) -> Path:
@@ -364,7 +355,7 @@ def encoder_path(recipe: Recipe) -> Path | None:
 
 
 def begun_from(recipe: Recipe) -> dict[str, str]:
-    """The digest of that file, by which it is known again."""
+    """The digest of that file, to recognise it later."""
     path = encoder_path(recipe)
     if path is None:
         return {}
@@ -373,19 +364,15 @@ def begun_from(recipe: Recipe) -> dict[str, str]:
     return {"encoder": checkpoint.digest_of(path)}
 
 
+PACKAGES = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")
+
+
 def versions(recipe: Recipe) -> dict[str, str | None]:
-    """What may change a result without changing the recipe."""
-
-    def version(package: str) -> str | None:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            return None
-
-    packages = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")
+    """What may change a result without changing the recipe. None: not installed, or unknown."""
+    installed = {package: [one.version for one in metadata.distributions(name=package)][:1] for package in PACKAGES}
     return {
         "python": platform.python_version(),
-        **{package: version(package) for package in packages},
+        **{package: found[0] if found else None for package, found in installed.items()},
         "source": source(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
@@ -398,13 +385,10 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
 def source() -> str | None:
     """Which maskrl this is: the version and origin of an installed wheel, or the commit of a checkout; None if unknown."""
     package = Path(__file__).resolve().parents[1]
-    try:
-        wheel = metadata.distribution("maskrl")
-    except metadata.PackageNotFoundError:
-        wheel = None
-    # The record of an editable installation is not beside the package.
-    if wheel is not None and Path(str(wheel.locate_file("maskrl"))).resolve() == package:
-        return " ".join([wheel.version, *_origin(wheel.read_text("direct_url.json") or "{}")])
+    for wheel in metadata.distributions(name="maskrl"):
+        # The record of an editable installation is not beside the package.
+        if Path(str(wheel.locate_file("maskrl"))).resolve() == package:
+            return f"{wheel.version} {_origin(wheel)}".rstrip()
     command = ["git", "-C", str(package), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, check=True, text=True, timeout=2).stdout.strip() or None
@@ -412,16 +396,13 @@ def source() -> str | None:
         return None
 
 
-def _origin(direct_url: str) -> list[str]:
-    """The commit or the digest of an archive in `direct_url.json`, which pip writes for what comes from no index."""
+def _origin(wheel: metadata.Distribution) -> str:
+    """The commit, or the digest of the archive, that pip notes for what comes from no index."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        url = json.loads(direct_url)
-        archive = url.get("archive_info", {})
-        digests = [f"{kind}={digest}" for kind, digest in archive.get("hashes", {}).items()]
-        return [
-            str(found) for found in (url.get("vcs_info", {}).get("commit_id"), archive.get("hash"), *digests) if found
-        ][:1]
-    return []
+        url = json.loads(wheel.read_text("direct_url.json") or "{}")
+        digests = [f"{kind}={digest}" for kind, digest in url.get("archive_info", {}).get("hashes", {}).items()]
+        return str(url.get("vcs_info", {}).get("commit_id") or next(iter(digests), ""))
+    return ""
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -1,4 +1,4 @@
-"""How good an agent is: full episodes without exploration, in environments of their own."""
+"""Evaluation: full episodes without exploration, in environments of their own."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from maskrl.envs.base import episode_seed
 
 @dataclass(frozen=True)
 class EpisodeReturns:
-    """Undiscounted returns, one of each episode. Their mean is the score of the run at that time."""
+    """The undiscounted return of each episode. Their mean is the score."""
 
     returns: tuple[float, ...]
 
@@ -45,44 +45,11 @@ def evaluate(
     watcher: Watcher | None = None,
     counter: Counter | None = None,
 ) -> EpisodeReturns:
-    """Actions of the policy, and random ones with probability `epsilon`, in all environments side by side.
+    """Play with the policy's actions, and random ones with probability `epsilon`, in all environments side by side.
 
-    Episode i is reset with the seed of (seed, i), so all who are evaluated see the same starts. `watcher` gets rendered images
-    of the first environment.
+    Episode i is reset with the seed of (seed, i), so all policies see the same starts. An environment whose episode has ended
+    takes the next one. `watcher` gets rendered images of the first environment.
     """
-    return _play(policy, envs, episodes, seed, epsilon, watcher, counter)
-
-
-def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Counter | None = None) -> EpisodeReturns:
-    """What uniformly random actions earn: the floor that a score should be seen above."""
-    return _play(lambda obs: [None] * len(obs), envs, episodes, seed, epsilon=1.0, counter=counter)
-
-
-class _Episode:
-    """One that is being played."""
-
-    def __init__(self, env: Env, number: int, seed: int) -> None:
-        self.env, self.number, self.total, self.ended = env, number, 0.0, False
-        self.obs, _ = env.reset(seed=episode_seed(seed, number), options={"restart": True})
-        self.chance, self.spaces = np.random.default_rng((seed, number)), Spaces.of(env)
-
-    def step(self, action: Any, epsilon: float) -> None:
-        if epsilon and self.chance.random() < epsilon:
-            action = self.spaces.random_action(self.chance)
-        self.obs, reward, terminated, truncated, _ = self.env.step(action)
-        self.total, self.ended = self.total + float(reward), terminated or truncated
-
-
-def _play(
-    policy: Act,
-    envs: Sequence[Env],
-    episodes: int,
-    seed: int,
-    epsilon: float,
-    watcher: Watcher | None = None,
-    counter: Counter | None = None,
-) -> EpisodeReturns:
-    """An environment whose episode has ended takes the next that waits."""
     returns, waiting = dict[int, float](), deque(range(episodes))
     playing = [_Episode(env, waiting.popleft(), seed) for env in envs[:episodes]]
     while playing:
@@ -99,3 +66,23 @@ def _play(
         if counter is not None:
             counter(len(returns))
     return EpisodeReturns(tuple(returns[number] for number in range(episodes)))
+
+
+def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Counter | None = None) -> EpisodeReturns:
+    """What uniformly random actions earn: the floor to compare a score with."""
+    return evaluate(lambda obs: [None] * len(obs), envs, episodes=episodes, seed=seed, epsilon=1.0, counter=counter)
+
+
+class _Episode:
+    """An episode that is being played."""
+
+    def __init__(self, env: Env, number: int, seed: int) -> None:
+        self.env, self.number, self.total, self.ended = env, number, 0.0, False
+        self.obs, _ = env.reset(seed=episode_seed(seed, number), options={"restart": True})
+        self.chance, self.spaces = np.random.default_rng((seed, number)), Spaces.of(env)
+
+    def step(self, action: Any, epsilon: float) -> None:
+        if epsilon and self.chance.random() < epsilon:
+            action = self.spaces.random_action(self.chance)
+        self.obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.total, self.ended = self.total + float(reward), terminated or truncated

@@ -4,12 +4,11 @@ import importlib.util
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from maskrl.clock import Clock
 from maskrl.recipes.schema import as_json, digest
-from maskrl.runs.directory import Run
+from maskrl.runs.directory import Run, title
 
 RECENT = 60.0  # seconds of training over which the speed is measured
 
@@ -96,31 +95,28 @@ class Loggers:
         self._each(lambda logger: logger.note(text, clock))
 
     def close(self) -> None:
-        for name, logger in self._loggers.items():
-            try:
-                logger.close()
-            except Exception as error:
-                self._report(name, error)
+        for name in self._loggers:
+            self._call(name, lambda logger: logger.close())
             self._left_out.add(name)
 
     def _each(self, call: Callable[[Logger], None]) -> None:
-        for name, logger in self._loggers.items():
+        for name in self._loggers:
             if name not in self._left_out:
-                try:
-                    call(logger)
-                except Exception as error:  # any: a logger may be the user's own, and the run is worth more
-                    self._report(name, error)
+                self._call(name, call)
 
-    def _report(self, name: str, error: Exception) -> None:
-        if name in self._left_out:
-            return
-        self._left_out.add(name)
-        text = (
-            f"The logger {name!r} failed and is left out from here on ({type(error).__name__}: {error}). "
-            "The run is not affected: metrics.jsonl has its numbers."
-        )
-        self._tell(text, self._clock)
-        self.note(text, self._clock)
+    def _call(self, name: str, call: Callable[[Logger], None]) -> None:
+        try:
+            call(self._loggers[name])
+        except Exception as error:  # any: a logger may be the user's own, and the run is worth more
+            if name in self._left_out:
+                return
+            self._left_out.add(name)
+            text = (
+                f"The logger {name!r} failed and is left out from here on ({type(error).__name__}: {error}). "
+                "The run is not affected: metrics.jsonl has its numbers."
+            )
+            self._tell(text, self._clock)
+            self.note(text, self._clock)
 
 
 def _name_of(logger: Logger) -> str:
@@ -172,8 +168,6 @@ class WandB(Logger):
         require_installed(self.name)
         import wandb  # type: ignore[import-not-found, unused-ignore]
 
-        from maskrl.runs.terminal import title  # here, because terminal.py imports this file
-
         recipe = run.recipe
         self._there: Any = wandb.init(
             project="maskrl",
@@ -203,13 +197,11 @@ def choose_loggers(names: Sequence[str] | None) -> list[Callable[[Run], Logger]]
     Refuses unknown names and missing packages, so call it before a run is created.
     """
     if names is None:
-        return [TensorBoard] if importlib.util.find_spec("tensorboard") else []
+        names = ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     chosen = [name for name in dict.fromkeys(names) if name != "none"]
     for name in chosen:
         if name not in NAMED:
-            likely = get_close_matches(name, [*NAMED, "none"], n=1)
-            advice = f"did you mean {likely[0]}?" if likely else f"choose from {', '.join(NAMED)} and none."
-            raise ValueError(f"--log {name}: there is no such logger; {advice}")
+            raise ValueError(f"--log {name}: there is no such logger; choose from {', '.join(NAMED)} and none.")
         require_installed(name)
     return [NAMED[name] for name in chosen]
 

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from maskrl.agents.base import Action, Agent
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import make_evaluation_envs
-from maskrl.runs.directory import Run
+from maskrl.runs.directory import Run, RunError
 from maskrl.runs.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.signals import InterruptedEvaluation, Stop, Stopped, stopping
@@ -110,10 +110,10 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
 
 @contextmanager
 def _recording_failure(run: Run) -> Iterator[None]:
-    """Write down that a run failed, and why, before the error goes on."""
+    """Write down that a run failed, and why, before the error goes on. A `RunError` refuses to continue: the run is as it was."""
     try:
         yield
-    except Stopped:
+    except (Stopped, RunError):
         raise
     except Exception as error:
         with suppress(OSError):  # the disk may be what failed

@@ -1,6 +1,7 @@
 """A trained policy, read from a run: frames in, actions out. Needs no simulator and no replay."""
 
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +89,12 @@ class Policy:
 def load(path: str | Path, *, device: str = "cpu") -> Policy:
     """The policy of a run, from its newest checkpoint. Reading it runs no code of the run, and no simulator is needed."""
     run = Run.open(Path(path))
-    state = run.restore(lambda text: warnings.warn(text, stacklevel=3), older=True)
-    if state is None:
-        raise RunError(f"{path} has no checkpoint yet, so there is no policy in it. Train it first: maskrl.train(...).")
+    state = run.newest(lambda text: warnings.warn(text, stacklevel=5), older=True)
+    policy = policy_of(run.recipe, state, device=device)
     if run.status not in ("done", "running"):
-        frames = state["position"]["decisions"] * run.recipe.env.action_repeat
-        warnings.warn(
-            f"The run in {path} is not finished: its policy has trained for {frames:,} of {run.recipe.frames:,} frames.",
-            stacklevel=2,
-        )
-    return policy_of(run.recipe, state, device=device)
+        trained = f"{policy.clock.frames:,} of {run.recipe.frames:,} frames"
+        warnings.warn(f"The run in {path} is not finished: its policy has trained for {trained}.", stacklevel=2)
+    return policy
 
 
 def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> Policy:
@@ -106,10 +103,7 @@ def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> 
     network = recipe.agent.build(spaces, None, torch.device(device)).policy()
     try:
         network.load_agent_state(state["agent"])
-        decisions = int(state["position"]["decisions"])
-        clock = Clock(
-            decisions * recipe.env.action_repeat, decisions, state["agent"]["updates"], state["position"]["seconds"]
-        )
+        clock = clock_of(recipe, state)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise RunError(
             f"The checkpoint does not fit the recipe beside it: {type(error).__name__}: {error}\nPut back the recipe.json and "
@@ -118,13 +112,16 @@ def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> 
     return Policy(network, spaces, frame_stack=recipe.env.frame_stack, pad=recipe.env.pad, clock=clock)
 
 
+def clock_of(recipe: Recipe, state: dict[str, Any]) -> Clock:
+    """When the checkpoint was written."""
+    position, updates = state["position"], int(state["agent"]["updates"])
+    decisions = int(position["decisions"])
+    return Clock(decisions * recipe.env.action_repeat, decisions, updates, float(position["seconds"]))
+
+
 def _spaces(recipe: Recipe, state: dict[str, Any]) -> Spaces:
-    """As the checkpoint has them; older ones do not, so the environment is made once."""
+    """As the checkpoint has them; one of format 4 does not, so the environment is made once."""
     if "spaces" in state:
-        saved = state["spaces"]
-        return Spaces(tuple(saved["obs"]), saved["action_dim"], saved["discrete"])
-    env = recipe.env.make(seed=recipe.seed, training=False)
-    try:
+        return Spaces(**state["spaces"] | {"obs": tuple(state["spaces"]["obs"])})
+    with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         return Spaces.of(env)
-    finally:
-        env.close()

@@ -5,29 +5,23 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Action
+from maskrl.agents.base import Action, Agent
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
+from maskrl.replay.buffer import Replay
 from maskrl.representation.latents import glance
-from maskrl.runs.build import (
-    build_agent,
-    build_replay,
-    configure_process,
-    load_encoder,
-    make_evaluation_envs,
-    numerics,
-)
+from maskrl.runs.build import build_agent, build_replay, configure_process, load_encoder, make_evaluation_envs, numerics
 from maskrl.runs.checkpoint import checkpoints
 from maskrl.runs.directory import Run, RunError, versions
 from maskrl.runs.loggers import Loggers
-from maskrl.runs.world import EnvironmentFailedError, Step, World
+from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
 
 UPDATES_PER_LINE = 50  # of metrics.jsonl
 
@@ -67,7 +61,7 @@ class State:
     def __enter__(self) -> "State":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for close in (self.world.close, *(env.close for env in self.evaluation_envs)):
             with suppress(Exception):  # an environment that has failed may fail again
                 close()
@@ -156,8 +150,7 @@ class State:
         if not self.replay.must_be_saved and (not due or here == self._saved):
             return
         clock, watch = self.clock, self.agent.watch
-        state = self.snapshot(clock)
-        before = watch.seconds.get("checkpoint", 0.0)
+        state, before = self.snapshot(clock), watch.seconds.get("checkpoint", 0.0)
         with watch("checkpoint"):
             path = self.run.save(state)
         spent = round(watch.seconds["checkpoint"] - before, 3)
@@ -190,7 +183,12 @@ class State:
             load_encoder(self.recipe, self.agent)
         state, obs = run.restore(self._notes.append, set_aside=True), None
         if state is not None:
-            self._compare_versions()
+            begun, now = run.versions(), versions(self.recipe)
+            changed = [f"{name} {begun[name]} → {now[name]}" for name in now if begun.get(name, now[name]) != now[name]]
+            if changed:
+                self._notes.append(
+                    f"Versions changed since the run began, so results may differ: {', '.join(changed)}."
+                )
             obs = self._load(state)
         position = self.position
         self._saved = (position.decisions, position.evaluated) if position.decisions else None
@@ -199,16 +197,10 @@ class State:
         self.loggers.write({}, self.clock)
         return obs
 
-    def _compare_versions(self) -> None:
-        begun, now = self.run.versions(), versions(self.recipe)
-        changed = [f"{name} {begun[name]} → {now[name]}" for name in now if name in begun and begun[name] != now[name]]
-        if changed:
-            self._notes.append(f"Versions changed since the run began, so results may differ: {', '.join(changed)}.")
-
     def _load(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
         try:
             self.agent.load_state_dict(state["agent"])
-            lost = self.replay.load_state_dict(as_arrays(state["replay"]))
+            load_replay(self.replay, state["replay"], self._notes.append)
             for name, value in state["position"].items():
                 setattr(self.position, name, type(getattr(self.position, name))(value))
             obs = self.world.load_state_dict(state["world"])
@@ -220,11 +212,6 @@ class State:
                 f"{self.run.path} cannot be continued from its checkpoint: {type(error).__name__}: {error}\n"
                 "Put back a good copy of the run, or remove its directory to start again."
             ) from error
-        if lost:
-            self._notes.append(
-                f"{lost:,} frames of the replay are damaged, or older than a damaged one, and are left out. "
-                "Training continues, but results will differ from an uninterrupted run."
-            )
         return obs
 
     def _load_generators(self, generators: dict[str, Any]) -> None:
@@ -232,10 +219,27 @@ class State:
         torch.set_rng_state(generators["torch"])
         if generators["cuda"]:
             torch.cuda.set_rng_state_all(generators["cuda"])
-        np.random.set_state(tuple(as_arrays(dict(enumerate(generators["numpy"]))).values()))
+        name, keys, *rest = generators["numpy"]
+        np.random.set_state((name, keys.numpy(), *rest))
         random.setstate(generators["python"])
 
 
 def as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
     """A state as the replay took it: a checkpoint knows tensors alone."""
     return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+
+
+def load_agent(run: Run, env: gym.Env[Any, Any], state: Mapping[str, Any]) -> Agent:
+    """The agent of a run as a checkpoint has it."""
+    agent = build_agent(run.recipe, env)
+    agent.load_state_dict(state["agent"])
+    return agent
+
+
+def load_replay(replay: Replay, state: Mapping[str, Any], tell: Tell) -> None:
+    """Fill a replay from a checkpoint; `tell` hears of frames that are lost."""
+    if lost := replay.load_state_dict(as_arrays(state)):
+        tell(
+            f"{lost:,} frames of the replay are damaged, or older than a damaged one, and are left out. "
+            "Training continues, but results will differ from an uninterrupted run."
+        )

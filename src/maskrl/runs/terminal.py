@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -14,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from maskrl.clock import Clock
-from maskrl.recipes.schema import Recipe
-from maskrl.runs.directory import Run
-from maskrl.runs.evaluate import EpisodeReturns
+from maskrl.runs.directory import Run, title
 from maskrl.runs.loggers import Logger, Speed
+from maskrl.words import count, duration, number
 
 EVERY_SECONDS, EVERY_SHARE = 30.0, 0.01  # between two plain lines
 
@@ -32,7 +30,7 @@ class Progress:
         self.scores: list[tuple[int, float, float]] = []  # frames, score and spread over episodes of each evaluation
         self.evaluating: tuple[int, int] | None = None  # during an evaluation: episodes that have ended, and all
         self.random_score: float | None = None
-        self.losses: dict[str, float] = {}  # the newest of each part, some of which learn only now and then
+        self.losses: dict[str, float] = {}  # the newest of each part; some learn only now and then
         self.seconds: dict[str, float] = {}  # that each part took in this process …
         self._seconds_at = 0.0  # … up to this time of the run
         self._run = run
@@ -46,11 +44,10 @@ class Progress:
             self.episodes, self.episode_return = self.episodes + 1, points["training/return"]
         if "evaluation/ended" in points:
             self.evaluating = int(points["evaluation/ended"]), int(points["evaluation/episodes"])
-        if "random/score" in points:
-            self.random_score = points["random/score"]
         if "evaluation/score" in points:
             self.evaluating = None
             self.scores.append((clock.frames, points["evaluation/score"], points["evaluation/spread"]))
+        self.random_score = points.get("random/score", self.random_score)
         self.losses |= {name.removesuffix("/loss"): points[name] for name in points if name.endswith("/loss")}
         if seconds := {name.removeprefix("time/"): points[name] for name in points if name.startswith("time/")}:
             self.seconds, self._seconds_at = seconds, clock.seconds
@@ -58,15 +55,11 @@ class Progress:
     def _begin(self, clock: Clock) -> None:
         """Start with what the run has logged in earlier processes."""
         self.began = clock
-        for event in self._run.events("evaluation", "random", "episode"):
-            match event["kind"]:
-                case "evaluation":
-                    returns = EpisodeReturns(tuple(event["returns"]))
-                    self.scores.append((event["frames"], returns.score, returns.spread))
-                case "random":
-                    self.random_score = event["score"]
-                case "episode":
-                    self.episodes, self.episode_return = self.episodes + 1, event["return"]
+        self.scores = [(int(one["frames"]), one["score"], one["spread"]) for one in self._run.scores]
+        for event in self._run.events("random"):
+            self.random_score = event["score"]
+        for event in self._run.events("episode"):
+            self.episodes, self.episode_return = self.episodes + 1, event["return"]
 
     @property
     def share(self) -> float:
@@ -91,7 +84,7 @@ class Progress:
 
     @property
     def phase(self) -> str:
-        """What happens after this decision, which is what a reader of the display is waiting for."""
+        """What the run does next."""
         frames, last = self.clock.frames, self.scores[-1][0] if self.scores else -1
         if frames >= self.recipe.frames and last == frames:
             return "done"
@@ -113,53 +106,33 @@ class Progress:
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def duration(seconds: float) -> str:
-    """5 s, 3 min 20 s, 2 h 05 min, 3 d 04 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
-
-
-def number(value: float) -> str:
-    """Three significant digits at least, no exponent for what a score or a loss usually is."""
-    size = abs(value)
-    if size >= 1000 or (size and size < 0.001):
-        return f"{value:,.0f}" if 1000 <= size < 1e6 else f"{value:.2e}"
-    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
-
-
-def title(recipe: Recipe) -> str:
-    return f"{recipe.name} · {recipe.method} · {recipe.profile} profile · seed {recipe.seed}"
-
-
-def _speed(progress: Progress) -> str:
+def _facts(progress: Progress) -> dict[str, str]:
+    """What a plain line and the picture both say; what is not known yet is empty."""
     speed, left = progress.speed.decisions_per_second, progress.seconds_left
     words = [f"{number(speed)} decisions/s"] if speed is not None else []
     if progress.share < 1:
         words.append(f"{duration(left)} to go" if left is not None else "time to go unknown yet")
-    return ", ".join(words)
+    return {
+        "frames": f"{progress.clock.frames:,} of {progress.recipe.frames:,} frames ({progress.share:.0%})",
+        "speed": ", ".join(words),
+        "training": f"return {number(progress.episode_return)}" if progress.episodes else "",
+        "losses": "  ".join(f"{name} {number(value)}" for name, value in progress.losses.items()),
+        "time": "  ".join(f"{part} {share:.0%}" for part, share in progress.shares_of_time().items()),
+    }
+
+
+def _line(progress: Progress) -> str:
+    facts = _facts(progress)
+    return " | ".join(f"{name}: {text}" if name in ("losses", "time") else text for name, text in facts.items() if text)
 
 
 def _evaluation(progress: Progress) -> str:
-    (frames, score, spread), episodes = progress.scores[-1], progress.recipe.evaluation.episodes
+    (frames, score, spread), episodes = progress.scores[-1], count(progress.recipe.evaluation.episodes, "episode")
     best_frames, best, _ = progress.best
-    words = f"{frames:,} frames: score {number(score)} ± {number(spread)} over {episodes} episode{'s' * (episodes > 1)}"
+    words = f"{frames:,} frames: score {number(score)} ± {number(spread)} over {episodes}"
     if len(progress.scores) == 1:
         return words
     return words + (", the best so far" if best_frames == frames else f", best {number(best)} at {best_frames:,}")
-
-
-def _losses(progress: Progress) -> str:
-    return "  ".join(f"{name} {number(value)}" for name, value in progress.losses.items())
-
-
-def _shares(progress: Progress) -> str:
-    return "  ".join(f"{part} {share:.0%}" for part, share in progress.shares_of_time().items())
 
 
 def _score(progress: Progress) -> Text:
@@ -171,13 +144,23 @@ def _score(progress: Progress) -> Text:
     return Text.assemble("last ", (number(last), "bold green"), words, random)
 
 
-def _line(progress: Progress) -> str:
-    frames, budget = progress.clock.frames, progress.recipe.frames
-    parts = [f"{frames:,} of {budget:,} frames ({progress.share:.0%})", _speed(progress)]
-    parts += [f"return {number(progress.episode_return)}"] if progress.episodes else []
-    parts += [f"losses: {_losses(progress)}"] if progress.losses else []
-    parts += [f"time: {_shares(progress)}"] if progress.seconds else []
-    return " | ".join(parts)
+def picture(progress: Progress) -> Group:
+    """What is redrawn in place."""
+    recipe, clock, facts = progress.recipe, progress.clock, _facts(progress)
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    bar.add_row(ProgressBar(total=recipe.frames, completed=clock.frames), facts["frames"])
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)  # takes what is left and wraps, so a narrow terminal loses nothing
+    table.add_row("speed", ", ".join(filter(None, [facts["speed"], f"{duration(clock.seconds)} so far"])))
+    table.add_row("score", _score(progress))
+    table.add_row("training", f"{facts['training']}, episode {progress.episodes:,}" if progress.episodes else "–")
+    table.add_row("losses", facts["losses"] or "–")
+    table.add_row("time", facts["time"] or "–")
+    head = Text.assemble((title(recipe), "bold"), "  ", (progress.phase, "cyan"))
+    return Group(head, bar, table)
 
 
 # ── The logger ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +182,6 @@ class Terminal(Logger):
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         self._live = live if can_redraw or console is not None else None
         self._newest: Clock | None = None  # of the newest picture or line
-        self._decided = time.monotonic()  # the newest decision, or line within an evaluation
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
         continues = self.progress.began is None and clock.frames > 0
@@ -239,16 +221,10 @@ class Terminal(Logger):
             live.update(Constrain(picture(self.progress), live.console.width - 3), refresh=True)
 
     def _print_if_due(self) -> None:
-        progress, clock, now = self.progress, self.progress.clock, time.monotonic()
-        if progress.evaluating is not None:  # the run's clock stands still
-            ended, episodes = progress.evaluating
-            if now - self._decided >= EVERY_SECONDS and ended < episodes:
-                self._decided = now
-                self._say(f"{clock.frames:,} frames: {progress.phase}")
-            return
-        self._decided, self._newest = now, self._newest or clock
-        seconds, frames = clock.seconds - self._newest.seconds, clock.frames - self._newest.frames
-        if seconds >= EVERY_SECONDS and frames >= EVERY_SHARE * progress.recipe.frames:
+        progress, clock = self.progress, self.progress.clock
+        last = self._newest = self._newest or clock
+        frames = EVERY_SHARE * progress.recipe.frames
+        if clock.seconds - last.seconds >= EVERY_SECONDS and clock.frames - last.frames >= frames:
             self._newest = clock
             self._say(_line(progress))
 
@@ -260,24 +236,3 @@ def _until_closed() -> Iterator[None]:
         yield
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, it stays for the rest of the process
-
-
-def picture(progress: Progress) -> Group:
-    """What is redrawn in place."""
-    recipe, clock = progress.recipe, progress.clock
-    bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(ratio=1)
-    bar.add_column(no_wrap=True)
-    done = f"{clock.frames:,} of {recipe.frames:,} frames ({progress.share:.0%})"
-    bar.add_row(ProgressBar(total=recipe.frames, completed=clock.frames), done)
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(ratio=1)  # takes what is left and wraps, so a narrow terminal loses nothing
-    last = f"return {number(progress.episode_return)}, episode {progress.episodes:,}" if progress.episodes else "–"
-    table.add_row("speed", ", ".join(filter(None, [_speed(progress), f"{duration(clock.seconds)} so far"])))
-    table.add_row("score", _score(progress))
-    table.add_row("training", last)
-    table.add_row("losses", _losses(progress) or "–")
-    table.add_row("time", _shares(progress) or "–")
-    head = Text.assemble((title(recipe), "bold"), "  ", (progress.phase, "cyan"))
-    return Group(head, bar, table)

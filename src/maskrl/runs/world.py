@@ -39,8 +39,8 @@ class Step(NamedTuple):
 class World:
     """The training environment, with what it takes to live through the current game again.
 
-    An error in it may be a hiccup of the renderer or of somebody's network, so each call has a second try, in a fresh
-    environment that is first brought to the same place.
+    An error may be a hiccup of the renderer or the network, so each call has a second try in a fresh environment, which is
+    brought to the same place first.
     """
 
     def __init__(self, recipe: Recipe, tell: Tell) -> None:
@@ -115,28 +115,33 @@ class World:
         return obs if self.running else None
 
     def _relive(self) -> NDArray[np.uint8] | None:
-        """Live through the game again, from its first episode on; if that does not lead to the same place, close the episode."""
+        """Live through the game again; if that does not lead to the same place, close the episode."""
+        obs, difference = self._retrace()
+        if difference is None:
+            return obs
+        closed = f"Episode {self.episode} is closed as truncated" if self.running else "The next game is a new one"
+        self._tell(
+            f"The environment did not come back to where it was: {difference} is not what it was. {closed}. Training "
+            "continues, but results will differ from an uninterrupted run."
+        )
+        self._actions, self._sums, self.running = [], [], False
+        self._renew()
+        return None
+
+    def _retrace(self) -> tuple[NDArray[np.uint8] | None, str | None]:
+        """Take the same actions from the first episode of the game on. Returns the last observation, and what differed."""
         obs, first = None, self.episode + 1 - len(self._actions)
-        try:
-            for number, (actions, sums) in enumerate(zip(self._actions, self._sums, strict=True), start=first):
-                obs, _ = self._reset(number)
-                _require(_sum(obs) == sums[0], f"the first observation of episode {number}")
-                for place, (action, expected) in enumerate(zip(actions, sums[1:], strict=True), start=1):
-                    step = self._step(action)
-                    ends = place == len(actions) and not (number == self.episode and self.running)
-                    same = _sum(step.obs, step.reward) == expected and (step.terminated or step.truncated) == ends
-                    _require(same, f"what followed decision {place} of episode {number}")
-                    obs = step.obs
-        except _DiffersError as difference:
-            closed = f"Episode {self.episode} is closed as truncated" if self.running else "The next game is a new one"
-            self._tell(
-                f"The environment did not come back to where it was: {difference}. {closed}, and the run goes on; it is not "
-                "the run that it would have been without the stop."
-            )
-            self._actions, self._sums, self.running = [], [], False
-            self._renew()
-            return None
-        return obs
+        for number, (actions, sums) in enumerate(zip(self._actions, self._sums, strict=True), start=first):
+            obs, _ = self._reset(number)
+            if _sum(obs) != sums[0]:
+                return None, f"the first observation of episode {number}"
+            for place, (action, expected) in enumerate(zip(actions, sums[1:], strict=True), start=1):
+                step = self._step(action)
+                ends = place == len(actions) and not (number == self.episode and self.running)
+                if _sum(step.obs, step.reward) != expected or (step.terminated or step.truncated) != ends:
+                    return None, f"what followed decision {place} of episode {number}"
+                obs = step.obs
+        return obs, None
 
     # ── the environment, checked and with a second try ────────────────────────────────────────────────────────────
 
@@ -155,9 +160,8 @@ class World:
         try:
             return call()
         except Exception as error:
-            raise EnvironmentFailedError(
-                f"The environment failed {where}, and again in a fresh one: {_words(error)}."
-            ) from error
+            failed = f"The environment failed {where}, and again in a fresh one: {_words(error)}."
+            raise EnvironmentFailedError(failed) from error
 
     def _renew(self) -> None:
         with suppress(Exception):
@@ -193,15 +197,6 @@ class World:
 
 def _sum(obs: NDArray[np.uint8], reward: float = 0.0) -> int:
     return crc32(np.float64(reward).tobytes(), crc32(np.ascontiguousarray(obs).data))
-
-
-class _DiffersError(Exception):
-    """What comes back is not what was."""
-
-
-def _require(same: bool, what: str) -> None:
-    if not same:
-        raise _DiffersError(f"{what} is not what it was")
 
 
 def _words(error: Exception) -> str:

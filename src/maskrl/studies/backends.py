@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from maskrl.cost.forecast import size, takes_of
+from maskrl.cost.forecast import takes_of
 from maskrl.cost.operations import blank_agent, process_memory, spaces_of
 from maskrl.envs.base import require_extra
 from maskrl.machine import cores_allowed, free_memory
@@ -28,6 +28,7 @@ from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.directory import RunFiles, lock
 from maskrl.studies.jobs import Job
 from maskrl.studies.sweep import BUSY, Backend, SweepError, log_of
+from maskrl.words import size
 
 LESS_MEMORY = "Set replay.capacity or agent.batch_size lower, or use replay.storage=disk."
 START_RAY = "Start one with `ray start --head`, or use --address local for one on this machine alone."

@@ -1,58 +1,13 @@
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from maskrl import recipes
-from maskrl.clock import Clock
-from maskrl.recipes.published import Published
-from maskrl.recipes.schema import Budget
-from maskrl.runs import pictures
-from maskrl.runs.directory import Run, RunError
-from maskrl.runs.pictures import Video, learning_curve
+from maskrl.runs import video as filming
+from maskrl.runs.video import Video
 
 Image = pytest.importorskip("PIL.Image")
-
-
-def evaluated_run(path: Path, *, profile: str, frames: int = 100_000) -> Run:
-    recipe = replace(recipes.find("dmcontrol/cheetah-run", profile=profile), budget=Budget(frames=frames))
-    run = Run.create(path / profile, recipe)
-    run.log("random", Clock(0, 0, 0, 0.0), {"score": 5.0, "returns": [4.0, 6.0]})
-    for at in range(0, frames + 1, frames // 5):
-        score = 480 * at / frames
-        run.log("evaluation", Clock(at, at // 4, at // 4, 1.0), {"score": score, "returns": [score - 20, score + 20]})
-    return run
-
-
-def has_colour(file: Path, colour: str) -> bool:
-    rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    with Image.open(file) as picture:
-        distance = np.abs(np.asarray(picture.convert("RGB")).astype(int) - rgb).max(axis=-1)
-    return bool((distance <= 2).any())
-
-
-def test_the_paper_is_in_colour_only_in_the_paper_profile(tmp_path: Path):
-    reference = Published(482, 38, 10, "paper, Table 1")
-    paper, lite = (learning_curve(evaluated_run(tmp_path, profile=profile), reference) for profile in ("paper", "lite"))
-    assert paper.name == "learning_curve.png"
-    assert has_colour(paper, pictures.BLUE)
-    assert has_colour(paper, pictures.ORANGE)
-    assert has_colour(lite, pictures.BLUE)
-    assert not has_colour(lite, pictures.ORANGE)
-
-
-def test_a_run_without_an_evaluation_has_no_curve(tmp_path: Path):
-    with pytest.raises(RunError, match="no evaluation yet"):
-        learning_curve(Run.create(tmp_path / "run", recipes.find("toy/reach")))
-
-
-def test_without_matplotlib_the_curve_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    run = evaluated_run(tmp_path, profile="lite")
-    monkeypatch.setattr(pictures.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=r"maskrl\[report\]"):
-        learning_curve(run)
 
 
 def film(path: Path, side: int = 64) -> Video:
@@ -88,9 +43,9 @@ def test_an_mp4_can_be_read_back(tmp_path: Path, side: int):
 
 def test_without_ffmpeg_an_mp4_becomes_a_gif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    find_spec = pictures.importlib.util.find_spec
+    find_spec = filming.importlib.util.find_spec
     monkeypatch.setattr(
-        pictures.importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find_spec(name)
+        filming.importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find_spec(name)
     )
     assert film(tmp_path / "a.mp4").path == tmp_path / "a.gif"
     with Image.open(tmp_path / "a.gif") as gif:
