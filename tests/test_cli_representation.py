@@ -106,7 +106,7 @@ def test_an_encoder_is_made_and_a_baseline_begins_with_it(finished, tmp_path, ca
     assert "collecting: 40 of 40 decisions (100%)" in out
     assert "learning: 3 of 3 updates (100%)" in out
     file = tmp_path / "e" / "encoder.safetensors"
-    assert f"begin with maskrl train toy/reach --method baseline encoder_from={file}\n" in out
+    assert f"begin with maskrl train toy/reach encoder_from={file} --method baseline\n" in out
     again, _ = typed(
         capsys, "pretrain", finished["baseline"].path, "--out", tmp_path / "e", "--transitions", 40, "--updates", 3
     )

@@ -31,3 +31,15 @@ class Config:
                 object.__setattr__(self, field.name, int(value))
             if type(value) is int and float in accepted and int not in accepted:
                 object.__setattr__(self, field.name, float(value))
+
+    def require_positive(self, *names: str) -> None:
+        """Refuse fields that are not above 0; None is left out."""
+        for name in names:
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be positive.")
+
+    def require_at_least(self, least: int, *names: str) -> None:
+        """Refuse fields that are smaller; None is left out."""
+        for name in names:
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name}={value} of {type(self).__name__} must be at least {least}.")

@@ -17,16 +17,12 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
 
 from maskrl import __version__
 from maskrl.machine import cores_allowed, memory_limits, ulimit
@@ -39,7 +35,6 @@ ALL: tuple[Family, ...] = ("toy", "dmcontrol", "atari")
 SECONDS = 150.0  # for one trial: more than the trial of an OpenGL backend gives itself
 GB = 10**9
 LITTLE_MEMORY, LITTLE_DISK, NO_DISK = 2 * GB, 5 * GB, GB // 10
-STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "failed": "bold red"}
 
 
 @dataclass(frozen=True)
@@ -54,17 +49,11 @@ class Check:
     values: dict[str, Any] = field(default_factory=dict)  # the numbers behind `found`, for programs
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Which families would train here. Toys are always installed, the others are extras."""
+class Verdict(NamedTuple):
+    """Whether a family would train here."""
 
-    families: dict[Family, Readiness]
-    because: dict[Family, list[str]]  # names of the checks that stand in the way
-
-    @property
-    def works(self) -> bool:
-        """Whether `train` would work for all that is installed."""
-        return "broken" not in self.families.values()
+    state: Readiness
+    because: list[str]  # names of the checks that stand in the way
 
 
 def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
@@ -74,60 +63,28 @@ def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
     yield packages
     yield from _torch()
     yield _memory()
-    yield from _disk(run_dir)
+    yield _run_directory(run_dir)
+    yield _disk(run_dir)
     if packages.state != "failed":  # else what is built on them would only fail again
         yield from _dmcontrol()
         yield _extra("atari", "ale_py", _PONG, ("atari",))
         yield from _conveniences()
 
 
-def verdict(checks: Iterable[Check]) -> Verdict:
+def verdict(checks: Iterable[Check]) -> dict[Family, Verdict]:
     """What the checks mean for `train`: a family is as good as the worst of the checks that it needs."""
-    families: dict[Family, Readiness] = {}
-    because: dict[Family, list[str]] = {}
-    checks = list(checks)
+    wrong = [check for check in checks if check.state in ("failed", "missing")]
+    families = {}
     for family in ALL:
-        in_the_way = [c for c in checks if family in c.needed_for and c.state in ("failed", "missing")]
-        broken = any(check.state == "failed" for check in in_the_way)
-        families[family] = "broken" if broken else "missing" if in_the_way else "ready"
-        because[family] = [check.name for check in in_the_way]
-    return Verdict(families, because)
+        states = {check.name: check.state for check in wrong if family in check.needed_for}
+        state: Readiness = "broken" if "failed" in states.values() else "missing" if states else "ready"
+        families[family] = Verdict(state, list(states))
+    return families
 
 
-def as_dict(checks: Iterable[Check]) -> dict[str, Any]:
-    """For `--json`: plain values, always with the same keys."""
-    checks = list(checks)
-    judged = verdict(checks)
-    families = {
-        family: {"state": state, "because": judged.because[family]} for family, state in judged.families.items()
-    }
-    rows = [asdict(check) for check in checks]
-    return {"maskrl": __version__, "works": judged.works, "families": families, "checks": rows}
-
-
-def show(checks: Iterable[Check], console: Console) -> list[Check]:
-    """A table that grows as the checks are made; then the commands, each on a line of its own that can be copied."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("check", "state", "found"):
-        table.add_column(heading, no_wrap=heading != "found", overflow="fold")
-    done: list[Check] = []
-    with Live(table, console=console, transient=True):
-        for check in checks:
-            done.append(check)
-            table.add_row(check.name, f"[{STYLES[check.state]}]{check.state}[/]", escape(check.found))
-    console.print(table)
-    for heading, states in (("To put right", ("failed", "warning")), ("To add, if you want it", ("missing",))):
-        lines = [f"  {check.name:<17}{check.fix}" for check in done if check.fix and check.state in states]
-        if lines:
-            console.print("\n".join(["", f"{heading}:", *lines]), markup=False, highlight=False, soft_wrap=True)
-    judged = verdict(done)
-    words = {"ready": "would train", "missing": "is not installed", "broken": "would not train"}
-    lines = [
-        f"  {family:<17}{words[state]}{': see ' + ', '.join(judged.because[family]) if state == 'broken' else ''}"
-        for family, state in judged.families.items()
-    ]
-    console.print("\n".join(["", "Recipes:", *lines]), markup=False, highlight=False, soft_wrap=True)
-    return done
+def works(families: Mapping[Family, Verdict]) -> bool:
+    """Whether `train` would work for all that is installed. Toys always are, the others are extras."""
+    return all(family.state != "broken" for family in families.values())
 
 
 # ── trials ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,6 +147,7 @@ class Requirement(NamedTuple):
     versions: str  # ">=3.3.6,<4"
     python: str  # "<3.13", "" for any
     extra: str  # "" if every installation has it
+    installed: str | None
 
     @property
     def quoted(self) -> str:
@@ -197,15 +155,11 @@ class Requirement(NamedTuple):
         return shlex.quote(self.package + self.versions)
 
     @property
-    def installed(self) -> str | None:
-        try:
-            return metadata.version(self.package)
-        except metadata.PackageNotFoundError:
-            return None
-
-    @property
     def fits(self) -> bool:
         return self.installed is not None and within(self.installed, self.versions)
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.installed or '(not installed)'}"
 
 
 def requirements(extra: str = "") -> list[Requirement]:
@@ -220,18 +174,14 @@ def requirements(extra: str = "") -> list[Requirement]:
 def _parse(line: str) -> Requirement:
     """Of PEP 508 what pyproject.toml has use for: a whole parser would be one more dependency."""
     wanted, _, marker = line.partition(";")
-    package = re.match(r"[\w.-]+", wanted)
-    python, extra = (
-        re.search(r"python_version *(\S+) *['\"]([\d.]+)", marker),
-        re.search(r"extra == ['\"](\w+)", marker),
-    )
+    package = re.split(r"[^\w.-]", wanted, maxsplit=1)[0]
     versions = ",".join(sorted(re.findall(r"[<>=!~]+ *[^\s,()]+", wanted), reverse=True))  # ">=" before "<"
-    return Requirement(
-        package[0] if package else wanted,
-        versions,
-        "".join(python.groups()) if python else "",
-        extra[1] if extra else "",
-    )
+    python = "".join(next(iter(re.findall(r"python_version *(\S+) *['\"]([\d.]+)", marker)), ()))
+    extra = "".join(re.findall(r"extra == ['\"](\w+)", marker)[:1])
+    try:
+        return Requirement(package, versions, python, extra, metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return Requirement(package, versions, python, extra, None)
 
 
 def within(version: str, versions: str) -> bool:
@@ -242,9 +192,8 @@ def within(version: str, versions: str) -> bool:
         return numbers + [0] * (4 - len(numbers))  # 2 is 2.0
 
     lower, upper = (re.findall(rf"{sign} *([\d.]+)", versions) for sign in (">=", "<"))
-    return all(release(version) >= release(bound) for bound in lower) and all(
-        release(version) < release(bound) for bound in upper
-    )
+    at_least = all(release(version) >= release(bound) for bound in lower)
+    return at_least and all(release(version) < release(bound) for bound in upper)
 
 
 def _install(wanted: list[Requirement]) -> str:
@@ -257,28 +206,17 @@ def _install(wanted: list[Requirement]) -> str:
 
 def _strays(wanted: list[Requirement]) -> str:
     """What is installed in an untested version, in words."""
-    return ", ".join(
-        f"{each.package} {each.installed} is outside {each.versions}"
-        for each in wanted
-        if each.installed and not each.fits
-    )
+    strays = [each for each in wanted if each.installed and not each.fits]
+    return ", ".join(f"{each} is outside {each.versions}" for each in strays)
 
 
 def _python() -> Check:
     version = platform.python_version()
     values = {"version": version, "executable": sys.executable}
-    try:
-        about = metadata.metadata("maskrl")
-    except metadata.PackageNotFoundError:
-        found = f"{version}; maskrl itself is not installed, so versions cannot be compared with the tested ones"
-        return Check("Python", "warning", found, _install([]), ALL, values)
-    known = [line.rpartition(" ")[2] for line in about.get_all("Classifier", []) if ":: Python :: 3." in line]
-    if any(version.startswith(f"{each}.") for each in known):
+    if requirements():
         return Check("Python", "ok", version, needed_for=ALL, values=values)
-    supported = within(version, about["Requires-Python"])
-    found = f"{version}; maskrl is made for {', '.join(known)}"
-    fix = f"uv venv --python {known[-1]} && uv pip install maskrl"
-    return Check("Python", "warning" if supported else "failed", found, fix, ALL, values)
+    found = f"{version}; maskrl itself is not installed, so versions cannot be compared with the tested ones"
+    return Check("Python", "warning", found, _install([]), ALL, values)
 
 
 # The smallest of our own tasks needs all of them but torch.
@@ -293,7 +231,7 @@ env.step(env.action_space.sample())
 def _packages() -> Check:
     wanted = requirements()
     versions = {"maskrl": __version__} | {each.package: each.installed for each in wanted}
-    found = ", ".join(f"{package} {version or '(not installed)'}" for package, version in versions.items())
+    found = ", ".join([f"maskrl {__version__}", *map(str, wanted)])
     try:
         ask(_TOY)
     except BrokenError as error:
@@ -314,16 +252,14 @@ def _extra(
         for python in {each.python for each in wanted if not within(platform.python_version(), each.python)}:
             found, fix = f"not installed: it needs Python {python}", f"uv venv --python '{python}' && uv {fix}"
         return Check(name, "missing", found, fix, needed_for)
-    versions = {each.package: each.installed for each in wanted}
-    found = ", ".join(f"{package} {version or '(not installed)'}" for package, version in versions.items())
+    values: dict[str, Any] = {"versions": {each.package: each.installed for each in wanted}}
+    found = ", ".join(map(str, wanted))
     try:
-        answer = ask(script, settings=settings)
+        values |= ask(script, settings=settings)
     except BrokenError as error:
         state: State = "failed" if needed_for else "warning"
-        found = f"{found}; it does not work: {error}"
-        return Check(name, state, found, _install(wanted), needed_for, {"versions": versions})
-    words = answer.pop("words", [])
-    values = {"versions": versions, **answer}
+        return Check(name, state, f"{found}; it does not work: {error}", _install(wanted), needed_for, values)
+    words = values.pop("words", [])
     if strays := _strays(wanted):
         return Check(name, "warning", strays, _install(wanted), needed_for, values)
     return Check(name, "ok", "; ".join([found, *words]), needed_for=needed_for, values=values)
@@ -381,7 +317,6 @@ def _torch() -> Iterator[Check]:
         yield Check("torch", "warning", found, f"export OMP_NUM_THREADS={cores}", ALL, values)
     else:
         yield Check("torch", "ok", found, needed_for=ALL, values=values)
-
     if answer["cuda"]:
         yield _cuda()
     elif answer["complaints"]:
@@ -399,8 +334,8 @@ def _cuda() -> Check:
     except BrokenError as error:
         found = f"torch sees a device, on which a convolution does not learn: {error}"
         return Check("CUDA", "failed", found, "export CUDA_VISIBLE_DEVICES= # trains on the CPU", ALL)
-    device, memory = answer["device"], answer["memory"]
-    return Check("CUDA", "ok", f"{device}, {decimal(memory)}", values={"device": device, "memory": memory})
+    values = {name: answer[name] for name in ("device", "memory")}
+    return Check("CUDA", "ok", f"{values['device']}, {decimal(values['memory'])}", values=values)
 
 
 def _memory() -> Check:
@@ -448,42 +383,44 @@ with open(name, "rb") as file, open(name, "rb") as other:
 """
 
 
-def _disk(run_dir: Path) -> Iterator[Check]:
-    """The run directory and the room in it. It is left as it was."""
-    elsewhere = "maskrl train … --run-dir DIR # a DIR on another disk"
+ELSEWHERE = "maskrl train … --run-dir DIR # a DIR on another disk"
+
+
+def _run_directory(run_dir: Path) -> Check:
+    """What a run does with its files. The directory is left as it was."""
+    name = "run directory"
     try:
         with _borrowed(run_dir) as folder:
-            locks = ask(_FILES, str(folder / "file"))["locks"]
+            values = ask(_FILES, str(folder / "file"))
     except (OSError, BrokenError) as error:
         words = error.strerror if isinstance(error, OSError) else error
-        yield Check("run directory", "failed", f"{run_dir} cannot be used: {words}", elsewhere, ALL)
-    else:
-        values = {"locks": locks}
-        if locks:
-            found = f"{run_dir} can be written to, mapped into memory and locked"
-            yield Check("run directory", "ok", found, needed_for=ALL, values=values)
-        else:
-            found = f"no locks in {run_dir}: two starts of the same run cannot be kept apart on this file system"
-            yield Check("run directory", "warning", found, elsewhere, ALL, values)
+        return Check(name, "failed", f"{run_dir} cannot be used: {words}", ELSEWHERE, ALL)
+    if values["locks"]:
+        found = f"{run_dir} can be written to, mapped into memory and locked"
+        return Check(name, "ok", found, needed_for=ALL, values=values)
+    found = f"no locks in {run_dir}: two starts of the same run cannot be kept apart on this file system"
+    return Check(name, "warning", found, ELSEWHERE, ALL, values)
 
+
+def _disk(run_dir: Path) -> Check:
     there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if os.path.exists(path))
-    room, fix = {"free": shutil.disk_usage(there).free}, elsewhere
+    room, fix = {"free": shutil.disk_usage(there).free}, ELSEWHERE
     found = f"{decimal(room['free'])} free"
     if (largest := ulimit("RLIMIT_FSIZE")) is not None:
-        room["ulimit -f"] = largest
         found += f", but no file may be larger than {decimal(largest)} (ulimit -f)"
         fix = "ulimit -f unlimited" if largest < room["free"] else fix
-    if (least := min(room.values())) < NO_DISK:
-        yield Check("disk", "failed", f"{found}; the smallest run needs {decimal(NO_DISK)}", fix, ALL, room)
-    elif least < LITTLE_DISK:
-        yield Check("disk", "warning", f"{found}; a long run may need {decimal(LITTLE_DISK)}", fix, ALL, room)
-    else:
-        yield Check("disk", "ok", found, needed_for=ALL, values=room)
+        room["ulimit -f"] = largest
+    least = min(room.values())
+    if least < NO_DISK:
+        return Check("disk", "failed", f"{found}; the smallest run needs {decimal(NO_DISK)}", fix, ALL, room)
+    if least < LITTLE_DISK:
+        return Check("disk", "warning", f"{found}; a long run may need {decimal(LITTLE_DISK)}", fix, ALL, room)
+    return Check("disk", "ok", found, needed_for=ALL, values=room)
 
 
 @contextmanager
 def _borrowed(run_dir: Path) -> Iterator[Path]:
-    """A folder for a moment in a directory that may not exist, and will not exist then afterwards."""
+    """A temporary directory; parents it had to create are removed."""
     missing = [path for path in (run_dir, *run_dir.parents) if not os.path.exists(path)]
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -498,12 +435,8 @@ def _borrowed(run_dir: Path) -> Iterator[Path]:
 # ── simulators ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _CARTPOLE = """
-import pathlib
 from dm_control import suite
 suite.load("cartpole", "swingup").reset()
-maps = pathlib.Path("/proc/self/maps")
-mapped = [line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines()] if maps.exists() else []
-answer["libraries"] = sorted({path for path in mapped if pathlib.Path(path).name.startswith("libmujoco")})
 answer["words"] = ["cartpole-swingup loads"]
 """
 
@@ -540,66 +473,41 @@ for name, shadow_size in ("fps", None), ("fps_with_small_shadows", 512):
 
 
 def _dmcontrol() -> Iterator[Check]:
-    """The pair of mujoco and dm_control without drawing, that there is but one MuJoCo, and what draws."""
+    """The pair of mujoco and dm_control without drawing, then what draws."""
     pair = _extra("dmcontrol", "dm_control", _CARTPOLE, ("dmcontrol",), {"MUJOCO_GL": "off"})
     yield pair
-    if pair.state != "missing":
-        yield _mujoco_library([Path(path) for path in pair.values.get("libraries", [])])
-    if pair.state in ("ok", "warning"):
-        yield from _opengl()
-
-
-def _mujoco_library(loaded: list[Path]) -> Check:
-    """The remains of another version beside it, or a second library loaded with it, crash where the two meet."""
-    name = re.compile(r"(lib)?mujoco[\d.]*\.(so[\d.]*|dylib|dll)")
-    spec = importlib.util.find_spec("mujoco")
-    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    own = sorted({file.resolve() for folder in folders for file in folder.iterdir() if name.fullmatch(file.name)})
-    foreign = sorted({path.resolve() for path in loaded} - set(own))
-    libraries = [str(path) for path in (*own, *foreign)]
-    installed = sorted({f"{each.version} in {each.locate_file('')}" for each in metadata.distributions(name="mujoco")})
-    values = {"libraries": libraries, "installed": installed}
-    if max(len(libraries), len(installed)) < 2:
-        found = own[0].name if own else "none found"
-        return Check("mujoco library", "ok", found, needed_for=("dmcontrol",), values=values)
-    found = f"more than one: {', '.join(libraries if len(libraries) > 1 else installed)}"
-    if foreign:
-        fix = "unset LD_PRELOAD LD_LIBRARY_PATH"
-    else:
-        # pip removes one version at a time, and no stray files. MuJoCo 4 comes in several packages.
-        names = {each.name for each in metadata.distributions() if re.fullmatch(r"mujoco(-\w+)?", each.name or "")}
-        steps = [f"pip uninstall -y {' '.join(sorted(names | {'mujoco'}))}"] * max(1, len(installed))
-        steps += [f"rm -rf {shlex.quote(str(folder))}" for folder in folders]
-        steps += [_install([each for each in requirements("dmcontrol") if each.package == "mujoco"])]
-        fix = " && ".join(steps)
-    return Check("mujoco library", "failed", found, fix, ("dmcontrol",), values)
-
-
-def _opengl() -> Iterator[Check]:
-    """Every backend with its speed, and whether the one that a run would choose draws."""
+    if pair.state not in ("ok", "warning"):
+        return
     from maskrl.envs.gl import PACKAGES  # here: it needs numpy and Gymnasium, which are known to work by now
 
-    fixes: dict[str, str] = {}
+    backends = {}
     for backend, package in PACKAGES.items():
-        name = f"OpenGL {backend}"
-        try:
-            answer = ask(_FRAMES, settings={"MUJOCO_GL": backend})
-        except BrokenError as error:
-            bound = "PYOPENGL_PLATFORM" in str(error)  # to another backend
-            fixes[backend] = "unset PYOPENGL_PLATFORM" if bound else f"apt install {package}"
-            yield Check(name, "missing", f"does not draw: {error}", fixes[backend])
-        else:
-            speeds = f"{answer['fps']:,.0f} frames a second, {answer['fps_with_small_shadows']:,.0f} with small shadows"
-            found = f"{speeds}; {answer['renderer']}"
-            yield Check(name, "ok", found, values=answer)
+        backends[backend] = _backend(backend, package)
+        yield backends[backend]
+    yield _opengl(backends, os.environ.get("MUJOCO_GL", "").strip().lower())
 
-    asked, drawing = os.environ.get("MUJOCO_GL", "").strip().lower(), [each for each in PACKAGES if each not in fixes]
-    if asked in drawing:
-        yield Check("OpenGL", "ok", f"{asked}, as MUJOCO_GL says", needed_for=("dmcontrol",))
-    elif asked:
-        fix = "unset MUJOCO_GL" if drawing else fixes.get(asked, f"unset MUJOCO_GL && {next(iter(fixes.values()))}")
-        yield Check("OpenGL", "failed", f"MUJOCO_GL={asked} does not draw here", fix, ("dmcontrol",))
-    elif drawing:
-        yield Check("OpenGL", "ok", f"{drawing[0]}, the first that draws", needed_for=("dmcontrol",))
-    else:
-        yield Check("OpenGL", "failed", "no backend draws here", next(iter(fixes.values())), ("dmcontrol",))
+
+def _backend(backend: str, package: str) -> Check:
+    """Whether it draws, and how fast."""
+    try:
+        answer = ask(_FRAMES, settings={"MUJOCO_GL": backend})
+    except BrokenError as error:
+        bound = "PYOPENGL_PLATFORM" in str(error)  # to another backend
+        fix = "unset PYOPENGL_PLATFORM" if bound else f"apt install {package}"
+        return Check(f"OpenGL {backend}", "missing", f"does not draw: {error}", fix)
+    speeds = f"{answer['fps']:,.0f} frames a second, {answer['fps_with_small_shadows']:,.0f} with small shadows"
+    return Check(f"OpenGL {backend}", "ok", f"{speeds}; {answer['renderer']}", values=answer)
+
+
+def _opengl(backends: Mapping[str, Check], asked: str) -> Check:
+    """Whether the backend that a run would choose draws. `asked`: what MUJOCO_GL says."""
+    drawing = [backend for backend, check in backends.items() if check.state == "ok"]
+    if asked in drawing or (drawing and not asked):
+        found = f"{asked}, as MUJOCO_GL says" if asked else f"{drawing[0]}, the first that draws"
+        return Check("OpenGL", "ok", found, needed_for=("dmcontrol",))
+    first = next(iter(backends.values())).fix
+    if not asked:
+        return Check("OpenGL", "failed", "no backend draws here", first, ("dmcontrol",))
+    install = backends[asked].fix if asked in backends else f"unset MUJOCO_GL && {first}"
+    fix = "unset MUJOCO_GL" if drawing else install
+    return Check("OpenGL", "failed", f"MUJOCO_GL={asked} does not draw here", fix, ("dmcontrol",))

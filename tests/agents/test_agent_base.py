@@ -263,7 +263,7 @@ def test_sac_runs_an_objective_after_the_critic_or_last(when, is_last: bool):
 
     def look(material):
         found.append(
-            (bool(agent.critic_optimizer.state), bool(agent.actor_optimizer.state))
+            (bool(agent.optimizers["critic"].state), bool(agent.optimizers["actor"].state))
         )  # whether they have stepped
         return views(material)
 

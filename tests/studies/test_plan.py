@@ -394,8 +394,9 @@ def test_the_command_prints_a_plan_and_leaves_nothing_behind(tmp_path: Path, cap
 def test_what_settles_it_is_run_as_it_was_planned(capsys: pytest.CaptureFixture[str]):
     lines = tuple(made_up(f"dmcontrol/{task}", method) for task in TASKS for method in ("mlr", "baseline"))
     made = Plan(lines, workers=2, comparison=compare(lines), notes=())
-    grid, where = ["budget.frames=20000", "seed=1,2"], ["--workers", "2", "--profile", "paper", "--backend", "ray"]
-    _show("dmcontrol-100k", made, None, "maskrl sweep …", Settling("dmcontrol-100k", grid, where))
+    grid, where = ["budget.frames=20000", "seed=1,2"], {"workers": 2, "profile": "paper", "backend": "ray"}
+    every = {line.task for line in lines}
+    _show(made, None, "maskrl sweep …", Settling("dmcontrol-100k", grid, where, every))
     commands = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("    maskrl sweep")]
     assert " ".join(commands[0]) == (
         "maskrl sweep dmcontrol-100k budget.frames=20000 --seeds 5 --out sweeps/dmcontrol-100k-one-task "
@@ -405,7 +406,7 @@ def test_what_settles_it_is_run_as_it_was_planned(capsys: pytest.CaptureFixture[
     for words in commands:
         assert words[3] == "budget.frames=20000"
         assert "seed=1,2" not in words
-        assert words[-6:] == where
+        assert words[-6:] == ["--workers", "2", "--profile", "paper", "--backend", "ray"]
 
 
 @pytest.mark.slow

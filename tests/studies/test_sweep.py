@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from rich.live import Live
 
 from builders import Silent
 from maskrl import cli
-from maskrl.cli.sweep import LiveBoard, PlainBoard
+from maskrl.cli.sweep import Board
 from maskrl.clock import Clock
 from maskrl.cost.forecast import PROCESS
 from maskrl.recipes.schema import Recipe, digest
@@ -284,8 +285,7 @@ def test_a_run_that_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_run_takes_what_its_recipe_says():
     def takes(gpus: bool, **changes: object) -> Needs:
-        one = job(**changes)
-        return backends.needs_of([one], {one.directory: Size(5, 0)}, gpus=gpus, runs_per_gpu=4)[one.directory]
+        return backends.needs_of(job(**changes).recipe, 5, gpus=gpus, runs_per_gpu=4)
 
     assert takes(False, threads=3) == Needs(3, 5, 0.0)
     assert takes(True, threads=1).gpus == 0.25
@@ -315,8 +315,28 @@ def test_an_environment_in_a_process_of_its_own_takes_a_core_and_memory():
     )
     sizes = backends.sizes_of([alone, both])
     assert sizes[both.directory].memory == sizes[alone.directory].memory + PROCESS
-    needs = backends.needs_of([alone, both], sizes, gpus=False, runs_per_gpu=1)
-    assert [need.cores for need in needs.values()] == [1, 2]
+    assert [backends.needs_of(one.recipe, 1, gpus=False).cores for one in (alone, both)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("need", "expected"),
+    [
+        (Needs(2, 10**9, 0.0), 4),  # by cores
+        (Needs(1, 3 * 10**9, 0.0), 3),  # by memory
+        (Needs(1, 10**9, 1 / 3), 6),  # three on each GPU
+        (Needs(9, 10**9, 0.0), 1),  # slowly
+    ],
+)
+def test_as_many_runs_go_on_at_a_time_as_there_is_room_for(need: Needs, expected: int):
+    assert backends.at_once(need, Needs(8, 10**10, 2)) == expected
+
+
+def test_memory_of_which_the_system_tells_nothing_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backends, "cores_allowed", lambda: 4)
+    monkeypatch.setattr(backends, "free_memory", lambda: None)
+    some = [job(threads=1)]
+    with backends.local(Path(), some, {some[0].directory: Size(10**12, 0)}) as backend:
+        assert backend.words == "local, 4 at a time (4 cores); a run takes 1 CPU and 1.0 TB"
 
 
 def test_gpus_are_those_that_we_may_use(monkeypatch: pytest.MonkeyPatch):
@@ -418,7 +438,7 @@ def test_the_live_table_is_the_one_that_status_shows(tmp_path: Path, capsys: pyt
     made = jobs(3)
     entries = sweeping.write_manifest(tmp_path, {"sweep": "toy"}, made)
     Run.create(tmp_path / made[0].directory, made[0].recipe).set_status("done")
-    with LiveBoard(tmp_path, entries) as board:
+    with Board(tmp_path, entries, Live(auto_refresh=False)) as board:
         Run.create(tmp_path / made[1].directory, made[1].recipe).set_status("failed", "no")
         board.tell(f"{made[1].directory}: ended by exit code 1")
     printed = capsys.readouterr().out
@@ -432,7 +452,7 @@ def test_without_a_terminal_a_line_tells_of_every_beginning_and_end(tmp_path: Pa
     made = jobs(2)
     entries = sweeping.write_manifest(tmp_path, {"sweep": "toy"}, made)
     runs = [Run.create(tmp_path / one.directory, one.recipe) for one in made]
-    with PlainBoard(tmp_path, entries) as board, runs[1].locked():
+    with Board(tmp_path, entries) as board, runs[1].locked():
         board.draw(now=True)
         runs[0].log("evaluation", Clock(150, 150, 90, 12.0), {"score": 7.5, "returns": [7.5]})
         runs[0].set_status("done")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +16,9 @@ from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, CenterCrop
 from maskrl.nn.encoders import Encoder
+from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Objective, ObjectiveConfig, Offers
+from maskrl.objectives.step import AuxiliaryStep
 from maskrl.replay.buffer import Replay
 
 Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
@@ -59,49 +61,6 @@ class Spaces:
             f"Actions must be Discrete, or a Box of one axis within [-1, 1]; this environment has {action}. "
             "gymnasium.wrappers.RescaleAction(env, -1, 1) rescales a bounded Box."
         )
-
-
-class Agent(Protocol):
-    """What acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives."""
-
-    encoder: Encoder
-    watch: Stopwatch
-    updates: int
-
-    @property
-    def objective(self) -> Objective[Any] | None: ...
-
-    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[np.float32] | NDArray[np.int64]:
-        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` what `policy` says."""
-        ...
-
-    def updates_due(self, clock: Clock) -> int:
-        """How many updates follow the decision that is made at this time."""
-        ...
-
-    def renew_noise(self) -> None:
-        """Draw new noise for exploring, where that is an update's task and no updates are made."""
-        ...
-
-    def update(self, replay: Replay) -> Metrics: ...
-
-    def update_objective(self, replay: Replay) -> Metrics:
-        """One update of the objective alone, by the optimiser and with the number of clips of a whole update."""
-        ...
-
-    def policy(self) -> "PolicyNetwork":
-        """The deterministic policy, which shares its weights with the agent."""
-        ...
-
-    def restart_copies(self) -> None:
-        """Make every slow copy of the encoder an exact copy again."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, optimisers, objective, generators, counters: everything but torch's own generators."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Generators:
@@ -179,6 +138,88 @@ class PolicyNetwork(nn.Module):
         return states
 
 
+class Agent:
+    """The base of what acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives.
+
+    A subclass writes `explore`, `update` and `update_objective`, and names in `modules` and `optimizers` all that is saved.
+    """
+
+    modules: dict[str, nn.Module]
+    optimizers: dict[str, torch.optim.Optimizer]
+    objective: Objective[Any] | None = None
+    auxiliary: AuxiliaryStep | None = None  # where the objective has an optimiser of its own
+
+    def __init__(self, config: "AgentConfig", policy: "PolicyNetwork", generators: "Generators", device: torch.device):
+        self._config, self._policy, self.encoder = config, policy, policy.encoder
+        self.generators, self.device = generators, device
+        self.watch, self.updates = Stopwatch(), 0
+
+    def policy(self) -> "PolicyNetwork":
+        """The deterministic policy, which shares its weights with the agent."""
+        return self._policy
+
+    @torch.no_grad()
+    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[Any]:
+        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` what `policy` says."""
+        if not explore:
+            return self._policy.act(obs)
+        actions: NDArray[Any] = self.explore(self._policy.on_device(obs), clock).cpu().numpy()
+        return actions
+
+    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
+        """Actions for observations (N, C, H, W) uint8, with noise added to the outputs of the policy."""
+        raise NotImplementedError
+
+    def renew_noise(self) -> None:
+        """Draw new noise for exploring, where that is an update's task and no updates are made."""
+
+    def updates_due(self, clock: Clock) -> int:
+        """How many updates follow the decision that is made at this time."""
+        return self._config.updates_due(clock)
+
+    def update(self, replay: Replay) -> Metrics:
+        raise NotImplementedError
+
+    def update_objective(self, replay: Replay) -> Metrics:
+        """One update of the objective alone, by the optimiser and with the number of clips of a whole update."""
+        raise NotImplementedError
+
+    def restart_copies(self) -> None:
+        """Make every slow copy of the encoder an exact copy again."""
+        for part in (*self.modules.values(), *([] if self.objective is None else [self.objective])):
+            for module in part.modules():
+                if isinstance(module, Momentum):
+                    module.restart(self.encoder)
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Tensors that belong to no module."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it but torch's own generators."""
+        return {
+            "modules": {name: module.state_dict() for name, module in self.modules.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "own": {name: tensor.detach().clone() for name, tensor in self.own_state().items()},
+            "generators": self.generators.state_dict(),
+            "auxiliary": None if self.auxiliary is None else self.auxiliary.state_dict(),
+            "updates": self.updates,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, module in self.modules.items():
+            module.load_state_dict(state["modules"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        for name, tensor in self.own_state().items():
+            tensor.copy_(state["own"][name])
+        self.generators.load_state_dict(state["generators"])
+        if self.auxiliary is not None:
+            self.auxiliary.load_state_dict(state["auxiliary"])
+        self.updates = state["updates"]
+
+
 # ── Configuration ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -223,14 +264,6 @@ class AgentConfig(Config):
         """An observation as the encoder gets it."""
         (channels, height, width), crop = spaces.obs, self.augment.crop
         return (channels, crop or height, crop or width)
-
-    def micro_batch_on(self, device: torch.device) -> int | None:
-        """How many observations are computed at once; None: all."""
-        raise NotImplementedError
-
-    def clips_of(self, objective: ObjectiveConfig) -> int:
-        """How many clips, or observations, an objective gets in an update."""
-        raise NotImplementedError
 
     def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
         raise NotImplementedError

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskrl.agents.base import (
+    Agent,
     AgentConfig,
     Generators,
     Metrics,
@@ -33,7 +32,7 @@ from maskrl.agents.base import (
     require_finite,
     require_splittable,
 )
-from maskrl.clock import Clock, Stopwatch
+from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, NatureEncoder
@@ -183,29 +182,30 @@ class RainbowPolicy(PolicyNetwork):
         return expected.argmax(dim=-1)
 
 
-class Rainbow:
+class Rainbow(Agent):
     """Built by `RainbowConfig.build`. `update` is one step of Adam on the sum of both losses."""
 
     def __init__(
         self,
         config: "RainbowConfig",
+        policy: RainbowPolicy,
         *,
-        encoder: Encoder,
         target_encoder: Momentum,
-        head: QHead,
-        returns: Categorical | Scalar,
         objective: Objective[Any] | None,
         every: int,
         generators: Generators,
         device: torch.device,
     ) -> None:
-        self.config, self.device, self.generators = config, device, generators
-        self.encoder, self.target_encoder, self.head, self.returns = encoder, target_encoder, head, returns
+        super().__init__(config, policy, generators, device)
+        self.config, self.head, self.returns, self.target_encoder = config, policy.head, policy.returns, target_encoder
         self.objective, self.every = objective, every
         self.augment = config.augment.build(generators.augment)
-        self.target_head = Momentum(head, 0.0)
+        self.target_head = Momentum(self.head, 0.0)
+        self.modules = {"encoder": self.encoder, "head": self.head}
+        self.modules |= {"target_encoder": target_encoder, "target_head": self.target_head}
+        self.modules |= {} if objective is None else {"objective": objective}
         groups = [] if objective is None else objective.parameter_groups()
-        own = [*encoder.parameters(), *head.parameters()]
+        own = [*self.encoder.parameters(), *self.head.parameters()]
         # Groups whose gradients are clipped, each by itself, with the name of its norm among the metrics.
         self.clipped = [("critic", own), *((group.name, group.parameters) for group in groups if group.clipped)]
         parameters = [*own, *(parameter for group in groups for parameter in group.parameters)]
@@ -213,9 +213,7 @@ class Rainbow:
             optimizer_groups(parameters, groups, config.learning_rate),
             lr=config.learning_rate, eps=config.adam_epsilon, fused=True,
         )  # fmt: skip
-        self._policy = RainbowPolicy(encoder, head, returns, config.augment.crop)
-        self.watch = Stopwatch()
-        self.updates = 0
+        self.optimizers = {"joint": self.optimizer}
 
     def epsilon(self, clock: Clock) -> float:
         """The share of random actions: from 1 to its end over `epsilon_decisions` after the warm-up."""
@@ -230,25 +228,15 @@ class Rainbow:
         config = self.config
         return config.correction + (1 - config.correction) * min(1.0, self.updates / config.correction_updates)
 
-    def policy(self) -> RainbowPolicy:
-        return self._policy
-
-    @torch.no_grad()
-    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[np.int64]:
-        if not explore:
-            return self._policy.act(obs)
+    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
         self._policy.train()  # with noise in the head, which is new after every update
-        actions = self._policy(self._policy.on_device(obs))
+        actions: Tensor = self._policy(obs)
         if (epsilon := self.epsilon(clock)) > 0:
             stream, where = self.generators.explore, self.device
             random = torch.randint(self.head.actions, actions.shape, generator=stream, device=where)
             chance = torch.rand(actions.shape, generator=stream, device=where)
             actions = torch.where(chance < epsilon, random, actions)
-        chosen: NDArray[np.int64] = actions.cpu().numpy()
-        return chosen
-
-    def updates_due(self, clock: Clock) -> int:
-        return self.config.updates_due(clock)
+        return actions
 
     def renew_noise(self) -> None:
         self.head.resample(self.generators.explore)
@@ -346,31 +334,6 @@ class Rainbow:
         named = zip(self.clipped, norms, strict=True)
         return {f"{name}/gradient_norm": norm for (name, _), norm in named if name is not None}
 
-    def restart_copies(self) -> None:
-        self.target_encoder.restart(self.encoder)
-        if self.objective is not None:
-            self.objective.restart_copies(self.encoder)
-
-    def _modules(self) -> dict[str, nn.Module]:
-        modules: dict[str, nn.Module] = {"encoder": self.encoder, "head": self.head}
-        modules |= {"target_encoder": self.target_encoder, "target_head": self.target_head}
-        return modules | ({} if self.objective is None else {"objective": self.objective})
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "modules": {name: module.state_dict() for name, module in self._modules().items()},
-            "optimizer": self.optimizer.state_dict(),
-            "generators": self.generators.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, module in self._modules().items():
-            module.load_state_dict(state["modules"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generators.load_state_dict(state["generators"])
-        self.updates = state["updates"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NatureEncoderConfig(Config):
@@ -397,7 +360,7 @@ class NatureEncoderConfig(Config):
 class RainbowConfig(AgentConfig):
     """The paper's agent on Atari-100k."""
 
-    offers: ClassVar[Offers] = Offers(places=("joint",), q_projection=True)
+    offers: ClassVar[Offers] = Offers(places=("joint",))
 
     kind: Literal["rainbow"] = "rainbow"
     encoder: NatureEncoderConfig = field(default_factory=NatureEncoderConfig)
@@ -429,22 +392,9 @@ class RainbowConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = (
-            *("hidden", "support", "updates_per_decision", "batch_size", "n_step", "learning_rate", "adam_epsilon"),
-            *(
-                "max_grad_norm",
-                "target_every",
-                "correction_updates",
-                "clips",
-                "micro_batch",
-                "noisy_std",
-                "priority_exponent",
-            ),
-        )
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive.")
+        self.require_positive("hidden", "support", "updates_per_decision", "batch_size", "n_step", "learning_rate")
+        self.require_positive("adam_epsilon", "max_grad_norm", "target_every", "correction_updates", "clips")
+        self.require_positive("micro_batch", "noisy_std", "priority_exponent")
         if self.atoms < 2:
             raise ValueError(f"atoms={self.atoms} must be at least 2; returns=scalar has no distribution at all.")
         for name in ("discount", "correction", "epsilon", "priority_exponent"):
@@ -456,12 +406,6 @@ class RainbowConfig(AgentConfig):
 
     def replay_needs(self) -> ReplayNeeds:
         return ReplayNeeds(self.priority_exponent)
-
-    def micro_batch_on(self, device: torch.device) -> int | None:
-        return self.micro_batch
-
-    def clips_of(self, objective: ObjectiveConfig) -> int:
-        return min(self.clips or self.batch_size, self.batch_size)
 
     def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
         if objective is None:
@@ -500,22 +444,15 @@ class RainbowConfig(AgentConfig):
         generators, built = Generators(seed, device), None
         if objective is not None:
             host = Host(
-                encoder,
-                encoder.latent_dim,
-                spaces.action_dim,
-                q_projection=head.first,
-                obs_shape=obs_shape,
-                target_encoder=target_encoder,
-                generator=generators.objective,
-            )
+                encoder, encoder.latent_dim, spaces.action_dim, q_projection=head.first, obs_shape=obs_shape,
+                target_encoder=target_encoder, generator=generators.objective,
+            )  # fmt: skip
             built = objective.build(host).to(device)
             require_splittable(built, self.micro_batch)
         return Rainbow(
             self,
-            encoder=encoder,
+            RainbowPolicy(encoder, head, returns, self.augment.crop),
             target_encoder=target_encoder,
-            head=head,
-            returns=returns,
             objective=built,
             every=1 if objective is None else objective.every,
             generators=generators,

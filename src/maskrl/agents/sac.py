@@ -10,15 +10,14 @@ of the critic even when an objective is used, and the convolutions of the actor 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskrl.agents.base import (
+    Agent,
     AgentConfig,
     Generators,
     Metrics,
@@ -28,14 +27,14 @@ from maskrl.agents.base import (
     require_finite,
     require_splittable,
 )
-from maskrl.clock import Clock, Stopwatch
+from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import ControlEncoder, Encoder, flat
 from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import Host, Needs, Objective, ObjectiveConfig, Offers, PolicyBatch, When
+from maskrl.objectives.base import Host, Needs, ObjectiveConfig, Offers, PolicyBatch, When
 from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
 from maskrl.replay.buffer import Replay
 
@@ -102,16 +101,15 @@ class Critic(nn.Module):
         return torch.stack([self.q1(both), self.q2(both)]).squeeze(-1)
 
 
-class SAC:
+class SAC(Agent):
     """Built by `SACConfig.build`. `update` is one round of all that learns, in the order of the released code."""
 
     def __init__(
         self,
         config: "SACConfig",
+        policy: SACPolicy,
         *,
-        encoder: Encoder,
         target_encoder: Momentum,
-        actor: Actor,
         critic: Critic,
         auxiliary: AuxiliaryStep | None,
         when: When,
@@ -119,47 +117,39 @@ class SAC:
         generators: Generators,
         device: torch.device,
     ) -> None:
-        self.config, self.device, self.generators = config, device, generators
-        self.encoder, self.target_encoder, self.actor, self.critic = encoder, target_encoder, actor, critic
+        super().__init__(config, policy, generators, device)
+        self.config, self.actor, self.critic, self.target_encoder = config, policy.actor, critic, target_encoder
         self.auxiliary, self.when, self.every = auxiliary, when, every
-        self.needs = Needs() if auxiliary is None else auxiliary.objective.needs
+        self.objective = None if auxiliary is None else auxiliary.objective
+        self.needs = Needs() if self.objective is None else self.objective.needs
         # In place, unless the objective is to see the batch as it was stored: it serves one update only.
         self.augment = config.augment.build(generators.augment, inplace=not self.needs.policy_batch)
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
-        self.target_entropy = -float(actor.trunk[-1].out_features // 2)  # type: ignore[operator]
-        self.critic_optimizer = torch.optim.Adam(
-            [*encoder.parameters(), *critic.parameters()], lr=config.learning_rate, fused=True
-        )
-        self.actor_optimizer = torch.optim.Adam(actor.parameters(), lr=config.learning_rate, fused=True)
-        self.temperature_optimizer = torch.optim.Adam(
+        self.target_entropy = -float(self.actor.trunk[-1].out_features // 2)  # type: ignore[operator]
+        self.modules = {
+            "encoder": self.encoder,
+            "actor": self.actor,
+            "critic": critic,
+            "target_encoder": target_encoder,
+            "target_critic": self.target_critic,
+        }
+        learned = {"critic": [*self.encoder.parameters(), *critic.parameters()], "actor": self.actor.parameters()}
+        self.optimizers = {
+            name: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+            for name, parameters in learned.items()
+        }
+        self.optimizers["temperature"] = torch.optim.Adam(
             [self.log_temperature], lr=config.temperature_learning_rate, betas=(config.temperature_beta, 0.999)
         )
-        self._policy = SACPolicy(encoder, actor, config.augment.crop)
-        self.watch = Stopwatch()
-        self.updates = 0
 
-    @property
-    def objective(self) -> Objective[Any] | None:
-        return None if self.auxiliary is None else self.auxiliary.objective
+    def own_state(self) -> dict[str, Tensor]:
+        return {"log_temperature": self.log_temperature}
 
-    def policy(self) -> SACPolicy:
-        return self._policy
-
-    @torch.no_grad()
-    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[np.float32]:
-        if not explore:
-            return self._policy.act(obs)
-        mean, log_std = self._policy.outputs(self._policy.on_device(obs))
+    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
+        mean, log_std = self._policy.outputs(obs)
         noise = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
-        actions: NDArray[np.float32] = squashed(mean, log_std, noise).cpu().numpy()
-        return actions
-
-    def updates_due(self, clock: Clock) -> int:
-        return self.config.updates_due(clock)
-
-    def renew_noise(self) -> None:
-        pass  # every action has noise of its own
+        return squashed(mean, log_std, noise)
 
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
@@ -209,7 +199,7 @@ class SAC:
         """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads."""
         temperature = self.log_temperature.detach().exp()
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        self.critic_optimizer.zero_grad()
+        self.optimizers["critic"].zero_grad()
         for piece in self._pieces(len(actions)):
             with torch.no_grad():
                 pixels = _take(next_obs, piece).pixels()
@@ -221,7 +211,7 @@ class SAC:
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
         require_finite("critic loss", total, self.updates)
-        self.critic_optimizer.step()
+        self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
 
     def update_actor_and_temperature(self, obs: View) -> Metrics:
@@ -229,7 +219,7 @@ class SAC:
         n = len(obs.gain)
         temperature = self.log_temperature.exp()
         total, entropy = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        self.actor_optimizer.zero_grad()
+        self.optimizers["actor"].zero_grad()
         for piece in self._pieces(n):
             with torch.no_grad():
                 # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
@@ -240,59 +230,16 @@ class SAC:
             torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
         require_finite("actor loss", total, self.updates)
-        self.actor_optimizer.step()
-        self.temperature_optimizer.zero_grad()
+        self.optimizers["actor"].step()
+        self.optimizers["temperature"].zero_grad()
         torch.autograd.backward(temperature * (entropy - self.target_entropy))
-        self.temperature_optimizer.step()
+        self.optimizers["temperature"].step()
         return {"actor/loss": total, "actor/entropy": entropy, "actor/temperature": temperature.detach()}
 
     def _pieces(self, n: int) -> Iterator[slice]:
         """Pieces of a batch small enough for the cache; their gradients add up to the whole batch's."""
         size = self.config.micro_batch_on(self.device) or n
         return (slice(start, start + size) for start in range(0, n, size))
-
-    def restart_copies(self) -> None:
-        self.target_encoder.restart(self.encoder)
-        if self.objective is not None:
-            self.objective.restart_copies(self.encoder)
-
-    def _modules(self) -> dict[str, nn.Module]:
-        return {
-            "encoder": self.encoder,
-            "actor": self.actor,
-            "critic": self.critic,
-            "target_encoder": self.target_encoder,
-            "target_critic": self.target_critic,
-        }
-
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {
-            "critic": self.critic_optimizer,
-            "actor": self.actor_optimizer,
-            "temperature": self.temperature_optimizer,
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "modules": {name: module.state_dict() for name, module in self._modules().items()},
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self._optimizers().items()},
-            "log_temperature": self.log_temperature.detach().clone(),
-            "generators": self.generators.state_dict(),
-            "auxiliary": None if self.auxiliary is None else self.auxiliary.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, module in self._modules().items():
-            module.load_state_dict(state["modules"][name])
-        for name, optimizer in self._optimizers().items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        with torch.no_grad():
-            self.log_temperature.copy_(state["log_temperature"])
-        self.generators.load_state_dict(state["generators"])
-        if self.auxiliary is not None:
-            self.auxiliary.load_state_dict(state["auxiliary"])
-        self.updates = state["updates"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +267,7 @@ class ControlEncoderConfig(Config):
 class SACConfig(AgentConfig):
     """The paper's agent on DMControl."""
 
-    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"))
+    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection",))
 
     kind: Literal["sac"] = "sac"
     encoder: ControlEncoderConfig = field(default_factory=ControlEncoderConfig)
@@ -345,19 +292,10 @@ class SACConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
-            "hidden",
-            "updates_per_decision",
-            "batch_size",
-            "learning_rate",
-            "temperature",
-            "actor_every",
-            "target_every",
-            "micro_batch",
-        ):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive.")
+        self.require_positive(
+            "hidden", "updates_per_decision", "batch_size", "learning_rate", "temperature", "actor_every"
+        )
+        self.require_positive("target_every", "micro_batch")
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 
@@ -368,9 +306,6 @@ class SACConfig(AgentConfig):
         seed must give the same run.
         """
         return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
-
-    def clips_of(self, objective: ObjectiveConfig) -> int:
-        return self.auxiliary.clips if objective.needs.clip_length else self.batch_size
 
     def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
         length = 0 if objective is None else objective.needs.clip_length
@@ -402,21 +337,16 @@ class SACConfig(AgentConfig):
         generators, auxiliary = Generators(seed, device), None
         if objective is not None:
             host = Host(
-                encoder,
-                encoder.latent_dim,
-                spaces.action_dim,
-                obs_shape=obs_shape,
-                target_encoder=target_encoder,
+                encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, target_encoder=target_encoder,
                 generator=generators.objective,
-            )
+            )  # fmt: skip
             built = objective.build(host).to(device)
             require_splittable(built, self.micro_batch)
             auxiliary = AuxiliaryStep(built, self.auxiliary, micro_batch=self.micro_batch_on(device))
         return SAC(
             self,
-            encoder=encoder,
+            SACPolicy(encoder, actor, self.augment.crop),
             target_encoder=target_encoder,
-            actor=actor,
             critic=critic,
             auxiliary=auxiliary,
             when=(objective and objective.when) or self.offers.places[0],

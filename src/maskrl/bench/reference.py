@@ -73,7 +73,7 @@ def optimizers_of(agent: Any) -> list[torch.optim.Optimizer]:
     if isinstance(agent, Rainbow):
         return [agent.optimizer]
     auxiliary = [] if agent.auxiliary is None else [agent.auxiliary.optimizer]
-    return [agent.critic_optimizer, agent.actor_optimizer, agent.temperature_optimizer, *auxiliary]
+    return [agent.optimizers["critic"], agent.optimizers["actor"], agent.optimizers["temperature"], *auxiliary]
 
 
 class StackedReplay:
@@ -116,7 +116,7 @@ def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, T
         target = batch.rewards + batch.discounts * (next_q - temperature * log_prob)
     q = agent.critic(encode(agent.encoder, obs), batch.actions)
     loss = (q - target).square().mean(dim=1).sum()
-    _step(agent.critic_optimizer, loss)
+    _step(agent.optimizers["critic"], loss)
     metrics["critic/loss"] = loss.detach()
 
     if agent.auxiliary is not None and clip is not None:
@@ -125,8 +125,8 @@ def sac_update(agent: SAC, replay: Replay, stacks: StackedReplay) -> dict[str, T
         actions, log_prob = agent.actor(maps_of(agent.encoder, obs).detach())
         q = agent.critic(encode(agent.encoder, obs).detach(), actions).amin(dim=0)
         loss = (temperature.detach() * log_prob - q).mean()
-        _step(agent.actor_optimizer, loss)
-        _step(agent.temperature_optimizer, temperature * (-log_prob.detach() - agent.target_entropy).mean())
+        _step(agent.optimizers["actor"], loss)
+        _step(agent.optimizers["temperature"], temperature * (-log_prob.detach() - agent.target_entropy).mean())
         metrics["actor/loss"] = loss.detach()
     if agent.updates % config.target_every == 0:
         agent.target_encoder.update()

@@ -8,32 +8,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 from maskrl import __version__
-from maskrl.cli.words import (
-    GRID_HELP,
-    MethodsOption,
-    ProfileOption,
-    SeedsOption,
-    TasksOption,
-    count,
-    listed,
-    print_rows,
-    refusing,
-)
+from maskrl.cli import options
+from maskrl.cli.words import command, console, count, listed, print_rows, refusing, table
 
 if TYPE_CHECKING:
+    from rich.live import Live
     from rich.table import Table
 
     from maskrl.studies.backends import Size
     from maskrl.studies.jobs import Job
+    from maskrl.studies.sweep import Backend as Place
     from maskrl.studies.sweep import Entry, Look, State
+
+OUT_HELP = "Where the runs live (default: sweeps/NAME, with - for /)."
+RETRIES_HELP = "How often a run that failed is tried again, from its checkpoint."
+ADDRESS_HELP = "ray: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray on this machine alone."
+EXTEND_HELP = "DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
 
 
 class StartIsUnderstood(TyperGroup):
@@ -48,170 +46,169 @@ class StartIsUnderstood(TyperGroup):
 app = typer.Typer(cls=StartIsUnderstood, help="Many runs with one command, here or on a Ray cluster; and how they do.")
 
 
+class Sweep(NamedTuple):
+    """A sweep that was asked for."""
+
+    name: str
+    folder: Path
+    jobs: "Sequence[Job]"
+    todo: "Sequence[Job]"  # those that are not done
+    entries: "Sequence[Entry]"
+    again: str  # the command, to go on with it
+
+    @property
+    def there(self) -> Path:
+        return self.folder.absolute()  # a node of a cluster has another working directory
+
+
 @app.command(
     epilog="The word start may be left out. `maskrl sweep status DIR` shows a sweep that is running, or has run."
 )
 def start(
     context: typer.Context,
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="dmcontrol-100k, dmcontrol-500k, atari-100k, toy, ablations, ablations/STUDY (see `maskrl recipes list "
-            "ablations`), or a recipe such as dmcontrol/cheetah-run.",
-        ),
-    ],
-    grid: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the runs live (default: sweeps/NAME, with - for /).")
-    ] = None,
-    backend: Annotated[
-        Literal["local", "ray", "print"],
-        typer.Option(
-            help="local: processes on this machine. ray: tasks on a Ray cluster. print: the commands, to run them yourself."
-        ),
-    ] = "local",
-    seeds: SeedsOption = None,
-    methods: MethodsOption = None,
-    tasks: TasksOption = None,
-    profile: ProfileOption = "auto",
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="local: runs at a time at most (default: what fits).")
-    ] = None,
-    retries: Annotated[
-        int, typer.Option(metavar="N", min=0, help="How often a run that failed is tried again, from its checkpoint.")
-    ] = 2,
-    address: Annotated[
-        str, typer.Option(help="ray: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray on this machine alone.")
-    ] = "auto",
+    name: options.SweepName,
+    grid: options.Grid = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP)] = None,
+    backend: options.Backend = "local",
+    seeds: options.Seeds = None,
+    methods: options.Methods = None,
+    tasks: options.Tasks = None,
+    profile: options.ProfileOption = "auto",
+    workers: options.Workers = None,
+    retries: Annotated[int, typer.Option(metavar="N", min=0, help=RETRIES_HELP)] = 2,
+    address: Annotated[str, typer.Option(help=ADDRESS_HELP)] = "auto",
     runs_per_gpu: Annotated[int, typer.Option(metavar="N", min=1, help="Runs that share a GPU, if there is one.")] = 1,
-    extend: Annotated[
-        bool,
-        typer.Option(
-            "--extend", help="DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
-        ),
-    ] = False,
+    extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.runs.directory import RunError, RunFiles, begun_from
-    from maskrl.runs.signals import stopping
-    from maskrl.studies.backends import local, on_ray, sizes_of
+    from maskrl.runs.directory import RunFiles
+    from maskrl.studies.backends import local, on_ray
     from maskrl.studies.jobs import expand
-    from maskrl.studies.sweep import SweepError, drive, write_manifest
+    from maskrl.studies.sweep import SweepError, write_manifest
 
-    only = {"methods": listed(methods), "tasks": listed(tasks)}
-    with refusing(ValueError, ModuleNotFoundError):
-        jobs = expand(name, seeds=seeds, **only, grid=grid or (), profile=profile)
-    folder = out or Path("sweeps") / name.replace("/", "-")
+    only, folder = {"methods": listed(methods), "tasks": listed(tasks)}, out or Path("sweeps") / name.replace("/", "-")
     asked = {"sweep": name, "seeds": seeds, **only, "grid": grid or [], "profile": profile}
-    with refusing(SweepError):
+    with refusing(ValueError, ModuleNotFoundError, SweepError):
+        jobs = expand(name, seeds=seeds, **only, grid=grid or (), profile=profile)
         entries = write_manifest(folder, asked, jobs, extend=extend)
     todo = [job for job in jobs if RunFiles(folder / job.directory).status != "done"]
+    sweep = Sweep(name, folder, jobs, todo, entries, _typed(context))
     if backend == "print":
-        _print_commands(name, folder, jobs, todo)
+        _print_commands(sweep)
         return
-
-    there = folder.absolute()  # a node of a cluster has another working directory
-    # RuntimeError: no OpenGL backend draws.
-    with refusing(SweepError, RunError, ValueError, ModuleNotFoundError, RuntimeError):
-        for job in todo:
-            begun_from(job.recipe)  # a file that is not there, before others have taken days
-        sizes = sizes_of(todo)
-        _require_disk(there, todo, sizes)
-    began = time.monotonic()
-    try:
-        with ExitStack() as stack:
-            with refusing(SweepError, ModuleNotFoundError):
-                chosen = stack.enter_context(
-                    local(there, todo, sizes, workers=workers, runs_per_gpu=runs_per_gpu)
-                    if backend == "local"
-                    else on_ray(there, todo, sizes, address=address, runs_per_gpu=runs_per_gpu)
-                )
-            _banner(name, jobs, todo, sizes, folder, chosen.words)
-            board = stack.enter_context(_board(there, entries))
-            stop = stack.enter_context(stopping())  # after Ray, which has a handler of its own
-            given_up = drive(todo, there, chosen, retries=retries, stop=stop, tell=board.tell, draw=board.draw)
-    except KeyboardInterrupt:
-        print(f"\nStopped in a hurry: what was not saved yet is lost. Continue with:\n  {_typed(context)}")
-        raise typer.Exit(130) from None
-    if stop:
-        print(f"\nStopped; every run is saved. Continue with:\n  {_typed(context)}")
-        raise typer.Exit(128 + stop[0])
-    _end(there, folder, entries, given_up, time.monotonic() - began, _typed(context))
+    sizes = _checked_sizes(sweep)
+    if backend == "local":
+        place = local(sweep.there, todo, sizes, workers=workers, runs_per_gpu=runs_per_gpu)
+    else:
+        place = on_ray(sweep.there, todo, sizes, address=address, runs_per_gpu=runs_per_gpu)
+    _make(sweep, place, sizes, retries)
 
 
 def _typed(context: typer.Context) -> str:
     """The command again, defaults left out."""
-    words = ["maskrl", "sweep", context.params["name"], *(context.params["grid"] or ())]
-    for option in context.command.params:
-        value = context.params[option.name or ""]
-        if option.opts[0].startswith("--") and value != option.default:
-            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
-    return shlex.join(words)
+    given = {param.name or "": context.params[param.name or ""] for param in context.command.params}
+    defaults = {param.name: param.default for param in context.command.params}
+    words = [given.pop("name"), *(given.pop("grid") or ())]
+    return command("sweep", *words, **{name: value for name, value in given.items() if value != defaults[name]})
 
 
-def _print_commands(name: str, folder: Path, jobs: "Sequence[Job]", todo: "Sequence[Job]") -> None:
+def _print_commands(sweep: Sweep) -> None:
     """To be copied, or read by a shell: what is no command is a comment."""
-    done = len(jobs) - len(todo)
-    print(f"# sweep {name}: {count(len(jobs), 'run')}" + (f", of which {done} are done already" if done else ""))
-    for job in todo:
-        print(shlex.join(["maskrl", *job.command(folder)]))
-    print(f"# then: maskrl report {shlex.quote(str(folder))}")
+    done = len(sweep.jobs) - len(sweep.todo)
+    more = f", of which {done} are done already" if done else ""
+    print(f"# sweep {sweep.name}: {count(len(sweep.jobs), 'run')}{more}")
+    for job in sweep.todo:
+        print(shlex.join(["maskrl", *job.command(sweep.folder)]))
+    print(f"# then: maskrl report {shlex.quote(str(sweep.folder))}")
 
 
-def _require_disk(folder: Path, todo: "Sequence[Job]", sizes: "Mapping[str, Size]") -> None:
+def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
+    """What runs take, by directory. Refuses before anything runs what would fail after days: a full disk, a missing file."""
     from maskrl.cost.forecast import size
+    from maskrl.runs.directory import RunError, begun_from
+    from maskrl.studies.backends import sizes_of
     from maskrl.studies.sweep import SweepError
 
-    new = [job for job in todo if not (folder / job.directory).exists()]
-    needed, free = sum(sizes[job.directory].disk for job in new), shutil.disk_usage(folder).free
-    if needed > free:
-        raise SweepError(
-            f"{count(len(new), 'run')} will take {size(needed)} on the disk of {folder}, which has {size(free)} free. Choose an "
-            "--out on a larger disk, fewer tasks or seeds, or a smaller replay.capacity."
-        )
+    # RuntimeError: no OpenGL backend draws.
+    with refusing(SweepError, RunError, ValueError, ModuleNotFoundError, RuntimeError):
+        for job in sweep.todo:
+            begun_from(job.recipe)
+        sizes = sizes_of(sweep.todo)
+        new = [job.directory for job in sweep.todo if not (sweep.folder / job.directory).exists()]
+        needed, free = sum(sizes[directory].disk for directory in new), shutil.disk_usage(sweep.folder).free
+        if needed > free:
+            raise SweepError(
+                f"{count(len(new), 'run')} will take {size(needed)} on the disk of {sweep.there}, which has {size(free)} free. "
+                "Choose an --out on a larger disk, fewer tasks or seeds, or a smaller replay.capacity."
+            )
+    return sizes
 
 
-def _banner(
-    name: str, jobs: "Sequence[Job]", todo: "Sequence[Job]", sizes: "Mapping[str, Size]", folder: Path, where: str
-) -> None:
+def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[str, Size]", retries: int) -> None:
+    """Make the runs that are not done."""
+    from maskrl.runs.signals import stopping
+    from maskrl.studies.sweep import SweepError, drive
+
+    began = time.monotonic()
+    try:
+        with ExitStack() as stack:
+            with refusing(SweepError, ModuleNotFoundError):
+                backend = stack.enter_context(place)
+            _banner(sweep, sizes, backend.words)
+            board = stack.enter_context(Board(sweep.there, sweep.entries, _live()))
+            stop = stack.enter_context(stopping())  # after Ray, which has a handler of its own
+            tell, draw = board.tell, board.draw
+            given_up = drive(sweep.todo, sweep.there, backend, retries=retries, stop=stop, tell=tell, draw=draw)
+    except KeyboardInterrupt:
+        print(f"\nStopped in a hurry: what was not saved yet is lost. Continue with:\n  {sweep.again}")
+        raise typer.Exit(130) from None
+    if stop:
+        print(f"\nStopped; every run is saved. Continue with:\n  {sweep.again}")
+        raise typer.Exit(128 + stop[0])
+    _end(sweep, given_up, time.monotonic() - began)
+
+
+def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
     from maskrl.cost.forecast import size
 
+    jobs, todo = sweep.jobs, sweep.todo
     recipes = [job.recipe for job in jobs]
-    tasks, methods = ({getattr(recipe, what) for recipe in recipes} for what in ("name", "method"))
-    words = [count(len(some), noun) for some, noun in ((tasks, "task"), (methods, "method"))]
-    words.append(count(len({recipe.seed for recipe in recipes}), "seed"))
+    sides: dict[str, set[Any]] = {
+        "task": {recipe.name for recipe in recipes},
+        "method": {recipe.method for recipe in recipes},
+        "seed": {recipe.seed for recipe in recipes},
+    }
+    done = f"; {len(jobs) - len(todo)} are done already" if len(todo) < len(jobs) else ""
     rows = {
-        "runs": f"{len(jobs)}: {', '.join(words)}"
-        + (f"; {len(jobs) - len(todo)} are done already" if todo != jobs else ""),
+        "runs": f"{len(jobs)}: {', '.join(count(len(some), noun) for noun, some in sides.items())}{done}",
         "profile": " and ".join(sorted({job.profile for job in jobs})),
         "backend": where,
         **({"disk": f"{size(sum(sizes[job.directory].disk for job in todo))} at most"} if todo else {}),
-        "directory": str(folder),
+        "directory": str(sweep.folder),
     }
-    print(f"maskrl {__version__}: sweep {name}")
+    print(f"maskrl {__version__}: sweep {sweep.name}")
     print_rows(rows)
     print(flush=True)
 
 
-def _end(
-    there: Path, folder: Path, entries: "Sequence[Entry]", given_up: dict[str, str], seconds: float, again: str
-) -> None:
+def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
     """What came of it, and what to do next. A sweep with failed runs ends with exit code 1."""
     from maskrl.runs.terminal import duration
     from maskrl.studies.sweep import log_of, look, tail
 
-    done = sum(look(there, entry).state == "done" for entry in entries)
-    print(f"\n{done} of {count(len(entries), 'run')} done, in {duration(seconds)}.")
-    shown = 5
-    for directory, why in list(given_up.items())[:shown]:
-        print(f"\n{directory} failed: {why}. The end of {log_of(folder, directory)}:")
-        print("\n".join(f"  {line}" for line in tail(there, directory)))
-    for directory, why in list(given_up.items())[shown:]:
-        print(f"{directory} failed: {why}. See {log_of(folder, directory)}")
+    done = sum(look(sweep.there, entry).state == "done" for entry in sweep.entries)
+    print(f"\n{done} of {count(len(sweep.entries), 'run')} done, in {duration(seconds)}.")
+    for place, (directory, why) in enumerate(given_up.items()):
+        log = log_of(sweep.folder, directory)
+        if place < 5:
+            lines = [f"\n{directory} failed: {why}. The end of {log}:"]
+            print("\n  ".join([*lines, *tail(sweep.there, directory)]))
+        else:
+            print(f"{directory} failed: {why}. See {log}")
     if given_up:
-        print(f"\n{count(len(given_up), 'run')} failed. Once the cause is removed, go on with:\n  {again}")
-    print(f"Next: maskrl report {shlex.quote(str(folder))}" + (", which will tell what is missing" if given_up else ""))
+        print(f"\n{count(len(given_up), 'run')} failed. Once the cause is removed, go on with:\n  {sweep.again}")
+    missing = ", which will tell what is missing" if given_up else ""
+    print(f"Next: maskrl report {shlex.quote(str(sweep.folder))}{missing}")
     if given_up:
         raise typer.Exit(1)
 
@@ -223,11 +220,9 @@ def _end(
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
     every: Annotated[bool, typer.Option("--all", help="Every run, however many there are.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show how a sweep does: from the directories of its runs, whoever makes them, now or later."""
-    from rich.console import Console
-
     from maskrl.runs.directory import RunError
     from maskrl.studies.sweep import SweepError, log_of, look, read_manifest, seconds_left
 
@@ -235,18 +230,12 @@ def status(
         asked, entries = read_manifest(folder)
         looks = [look(folder, entry) for entry in entries]
     if as_json:
-        left = seconds_left(looks, _running(looks))
-        counts = Counter(one.state for one in looks)
-        print(
-            json.dumps(
-                {"asked": asked, "counts": counts, "seconds_left": left, "runs": [one._asdict() for one in looks]}
-            )
-        )
+        counts, left = Counter(one.state for one in looks), seconds_left(looks, _running(looks))
+        runs = [one._asdict() for one in looks]
+        print(json.dumps({"asked": asked, "counts": counts, "seconds_left": left, "runs": runs}))
         return
     print(f"sweep {asked['sweep']} in {folder}: {_summary(looks)}")
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(
-        _table(looks, len(looks) if every else SHOWN)
-    )
+    console().print(_table(looks, len(looks) if every else SHOWN))
     for one in looks:
         if one.state == "failed":
             print(f"{one.directory} failed: {one.why}. See {log_of(folder, one.directory)}")
@@ -263,135 +252,120 @@ def _running(looks: "Sequence[Look]") -> int:
     return sum(one.state == "running" for one in looks)
 
 
+def _counted(looks: "Sequence[Look]", states: "Sequence[State]") -> list[str]:
+    """2 running, 7 waiting."""
+    counts = Counter(one.state for one in looks)
+    return [f"{counts[state]} {state}" for state in states if counts[state]]
+
+
 def _summary(looks: "Sequence[Look]") -> str:
     """3 of 12 runs done, 2 running, 7 waiting; 41 % of all frames, 2 min 10 s to go."""
     from maskrl.runs.terminal import duration
     from maskrl.studies.sweep import seconds_left
 
-    counts = Counter(one.state for one in looks)
-    words = [f"{counts['done']} of {count(len(looks), 'run')} done"]
-    words += [f"{counts[state]} {state}" for state in ORDER[:-1] if counts[state]]
+    done = sum(one.state == "done" for one in looks)
+    words = ", ".join([f"{done} of {count(len(looks), 'run')} done", *_counted(looks, ORDER[:-1])])
+    if all(one.state in ("done", "failed") for one in looks):
+        return words
     share = sum(one.budget if one.state == "done" else one.frames for one in looks) / sum(one.budget for one in looks)
-    left = seconds_left(looks, _running(looks))
-    ending = f"; {share:.0%} of all frames"
-    if left and counts["running"]:
-        ending += f", {duration(left)} to go"
-    elif left:
-        ending += f", {duration(left)} of work left"
-    return ", ".join(words) + (ending if counts["done"] + counts["failed"] < len(looks) else "")
+    left, running = seconds_left(looks, _running(looks)), _running(looks)
+    rest = f", {duration(left)} {'to go' if running else 'of work left'}" if left else ""
+    return f"{words}; {share:.0%} of all frames{rest}"
 
 
 def _table(looks: "Sequence[Look]", rows: int) -> "Table":
     """The runs in their order, or those that matter most and how many others there are."""
-    from rich.table import Table
-
     from maskrl.runs.terminal import duration, number
 
     ranked = sorted(looks, key=lambda one: ORDER.index(one.state))
     shown = set(ranked[:rows])
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("run", "state", "frames", "", "score", "time"):
-        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", no_wrap=heading != "run")
-    for one in looks:
-        if one in shown:
-            table.add_row(
-                one.directory,
-                f"[{STYLES[one.state]}]{one.state}[/]",
-                f"{one.frames:,} of {one.budget:,}",
-                f"{one.frames / one.budget:.0%}",
-                "–" if one.score is None else number(one.score),
-                duration(one.seconds) if one.frames else "–",
-            )
-    others = Counter(one.state for one in ranked[rows:])
-    if others:
-        table.add_row("and " + ", ".join(f"{others[state]} {state}" for state in ORDER if others[state]))
-    return table
+    made = table(["run", "state", "frames", "", "score", "time"], left=2, folds="run")
+    for one in [one for one in looks if one in shown]:
+        made.add_row(
+            one.directory,
+            f"[{STYLES[one.state]}]{one.state}[/]",
+            f"{one.frames:,} of {one.budget:,}",
+            f"{one.frames / one.budget:.0%}",
+            "–" if one.score is None else number(one.score),
+            duration(one.seconds) if one.frames else "–",
+        )
+    if others := _counted(ranked[rows:], ORDER):
+        made.add_row("and " + ", ".join(others))
+    return made
 
 
-class PlainBoard:
-    """A line when a run begins or ends, and a summary now and then: for a log."""
+class Board:
+    """How the runs do while they are made: on a terminal a table, redrawn in place; else a line when a run begins or ends."""
 
-    every_seconds = 60.0
+    every_seconds = 60.0  # between two summaries in a log
 
-    def __init__(self, folder: Path, entries: "Sequence[Entry]") -> None:
-        from maskrl.studies.sweep import look
+    def __init__(self, folder: Path, entries: "Sequence[Entry]", live: "Live | None" = None) -> None:
+        self._folder, self._entries, self._live = folder, entries, live
+        self._looks: dict[str, Look] = {}
+        self._next, self._told = 0.0, time.monotonic()
 
-        self._looks = {entry.directory: look(folder, entry) for entry in entries}
-        self._folder, self._entries, self._told = folder, entries, time.monotonic()
-        self._pause, self._looked = 1.0, 0.0
-
-    def __enter__(self) -> "PlainBoard":
+    def __enter__(self) -> "Board":
+        if self._live is not None:
+            self._live.start()
+        self.draw()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.draw(now=True)
+        if self._live is not None:
+            self._live.stop()
 
     def tell(self, line: str) -> None:
-        print(line, flush=True)
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, flush=True)
 
     def draw(self, *, now: bool = False) -> None:
-        if now or time.monotonic() - self._looked >= self._pause:
-            before, self._looks = self._looks, self._again()
-            self.show(before)
-
-    def _again(self) -> "dict[str, Look]":
-        """Look at the runs that may have changed; with many on a slow disk, less often."""
+        """Look at the runs that may have changed, and show them."""
         from maskrl.studies.sweep import look
 
         began = time.monotonic()
-        looks = {
-            entry.directory: old if (old := self._looks[entry.directory]).state == "done" else look(self._folder, entry)
-            for entry in self._entries
-        }
-        self._looked = time.monotonic()
-        self._pause = max(1.0, 20 * (self._looked - began))
-        return looks
+        if not now and began < self._next:
+            return
+        before, self._looks = self._looks, {}
+        for entry in self._entries:
+            had = before.get(entry.directory)
+            self._looks[entry.directory] = had if had and had.state == "done" else look(self._folder, entry)
+        self._next = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))  # less often with a slow disk
+        if self._live is not None:
+            self._show(self._live)
+        elif before:
+            self._log(before)
 
-    def show(self, before: "dict[str, Look]") -> None:
+    def _show(self, live: "Live") -> None:
+        from rich.console import Group
+
+        looks, rows = list(self._looks.values()), max(3, min(SHOWN, live.console.height - 5))
+        with suppress(OSError):  # the terminal was closed, and the runs are about to save themselves
+            live.update(Group(_summary(looks), _table(looks, rows)), refresh=True)
+
+    def _log(self, before: "dict[str, Look]") -> None:
         from maskrl.runs.terminal import duration, number
 
         for directory, one in self._looks.items():
-            if one.state == before[directory].state:
+            had = before[directory]
+            if one.state == had.state:
                 continue
             if one.state == "running":
-                had = before[directory].frames
-                self.tell(f"{directory}: " + (f"continues after {had:,} frames" if had else "begins"))
+                self.tell(f"{directory}: {f'continues after {had.frames:,} frames' if had.frames else 'begins'}")
             elif one.state == "done" and one.score is not None:
                 self.tell(f"{directory}: done, score {number(one.score)}, {duration(one.seconds)}")
             else:
-                self.tell(f"{directory}: {one.state}" + (f", {one.why}" if one.why else ""))
+                self.tell(f"{directory}: {one.state}{f', {one.why}' if one.why else ''}")
         if time.monotonic() - self._told >= self.every_seconds:
             self._told = time.monotonic()
             self.tell(_summary(list(self._looks.values())))
 
 
-class LiveBoard(PlainBoard):
-    """A table that is rewritten in place; a retry leaves a line above it."""
+def _live() -> "Live | None":
+    """What redraws on a terminal that can."""
+    from rich.live import Live
 
-    def __enter__(self) -> "LiveBoard":
-        from rich.live import Live
-
-        self._live = Live(auto_refresh=False, vertical_overflow="crop")
-        self._live.start()
-        self.show(self._looks)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.draw(now=True)
-        self._live.stop()
-
-    def tell(self, line: str) -> None:
-        self._live.console.print(line, highlight=False, markup=False)
-
-    def show(self, before: "dict[str, Look]") -> None:
-        from rich.console import Group
-
-        looks = list(self._looks.values())
-        rows = max(3, min(SHOWN, self._live.console.height - 5))
-        with suppress(OSError):  # the terminal was closed, and the runs are about to save themselves
-            self._live.update(Group(_summary(looks), _table(looks, rows)), refresh=True)
-
-
-def _board(folder: Path, entries: "Sequence[Entry]") -> PlainBoard:
     tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    return LiveBoard(folder, entries) if tty else PlainBoard(folder, entries)
+    return Live(auto_refresh=False, vertical_overflow="crop") if tty else None

@@ -1,10 +1,10 @@
-"""What the commands share: arguments and options that mean the same everywhere, refusals, and words about a recipe."""
+"""What the commands share: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
 
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from maskrl.recipes.schema import Recipe
 
 Profile = Literal["auto", "paper", "lite"]
@@ -37,20 +40,7 @@ AgentOption = Annotated[
 ObjectiveOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The objective's half of a method; none for the agent alone.")
 ]
-
-# Of commands about many runs.
-SeedsOption = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
-MethodsOption = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Such as mlr,baseline: `maskrl recipes list methods`.")
-]
-TasksOption = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Tasks of the suite instead of all of the paper's.")
-]
-GRID_HELP = (
-    "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "
-    "commas themselves are separated by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or the key is given again. "
-    "threads=N: of torch in every run, which is 1 in a sweep."
-)
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
 class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
@@ -88,12 +78,11 @@ class Asked(NamedTuple):
 
     def command(self, run_dir: Path | None = None, log: Sequence[str] = ()) -> str:
         """The command that trains it, defaults left out."""
-        words = ["maskrl", "train", self.name, *(self.overrides or ())]
-        words += ["--profile", self.profile] if self.profile != "auto" else []
-        for option in ("method", "agent", "objective"):
-            words += [f"--{option}", value] if (value := getattr(self, option)) is not None else []
-        words += ["--run-dir", str(run_dir)] if run_dir is not None else []
-        return shlex.join(words + (["--log", ",".join(log)] if log else []))
+        chosen = {"profile": None if self.profile == "auto" else self.profile, "method": self.method}
+        chosen |= {"agent": self.agent, "objective": self.objective}
+        return command(
+            "train", self.name, *(self.overrides or ()), **chosen, run_dir=run_dir, log=",".join(log) or None
+        )
 
 
 def budget(recipe: "Recipe") -> tuple[str, int]:
@@ -102,16 +91,55 @@ def budget(recipe: "Recipe") -> tuple[str, int]:
     return ("decisions", budget.decisions) if budget.decisions is not None else ("frames", recipe.frames)
 
 
+def command(*words: str, **options: object) -> str:
+    """A command to be copied. Options that are None or False are left out."""
+    typed = ["maskrl", *words]
+    for name, value in options.items():
+        if value is not None and value is not False:
+            typed += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(typed)
+
+
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
     """Wrapped for a terminal if asked; never a row with a command, which is there to be copied."""
-    width = shutil.get_terminal_size().columns if wrap and sys.stdout.isatty() else sys.maxsize
+    width = max(40, shutil.get_terminal_size().columns) if wrap and sys.stdout.isatty() else sys.maxsize
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=13 * " ", break_long_words=False, break_on_hyphens=False)
     for name, words in rows.items():
-        indent = 13 * " "
-        lines = textwrap.wrap(
-            words, max(40, width), initial_indent=indent, subsequent_indent=indent, break_long_words=False,
-            break_on_hyphens=False,
-        )  # fmt: skip
-        print("\n".join([f"  {name:<11}{lines[0].lstrip()}", *lines[1:]]))
+        wrapper.initial_indent = f"  {name:<11}"
+        print(wrapper.fill(words))
+
+
+def console() -> "Console":
+    """The standard output. A file has no edge: nothing is cut there."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+
+
+@contextmanager
+def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
+    """Say what is being done: in place on a terminal, else a line each."""
+    from rich.console import Console
+
+    out = Console(stderr=stderr, highlight=False)
+    if out.is_terminal:
+        with out.status("") as status:
+            yield status.update
+    else:
+        yield lambda text: print(text, file=out.file, flush=True)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int, folds: str = "") -> "Table":
+    """Columns, the first of them to the left and the others to the right; the one that `folds` is as wide as there is room."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        justify: Literal["left", "right"] = "left" if place < left else "right"
+        made.add_column(heading, justify=justify, no_wrap=heading != folds, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def count(number: int, noun: str) -> str:

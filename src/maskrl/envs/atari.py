@@ -17,7 +17,6 @@ from maskrl.envs.base import (
     FrameStack,
     Pad,
     image_space,
-    require_at_least,
     require_begun,
     require_extra,
 )
@@ -47,7 +46,7 @@ class Atari(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(1, self, "action_repeat", "size", "frame_stack", "noops", "max_frames")
+        self.require_at_least(1, "action_repeat", "size", "frame_stack", "noops", "max_frames")
         object.__setattr__(self, "task", normalise(self.task))
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:

@@ -85,13 +85,6 @@ def image_space(channels: int, height: int, width: int) -> gym.Space[Frame]:
     return gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
 
 
-def require_at_least(least: int, config: object, *names: str) -> None:
-    """Refuse a config in which one of these fields is smaller."""
-    for name in names:
-        if getattr(config, name) < least:
-            raise ValueError(f"{name}={getattr(config, name)} of {type(config).__name__} must be at least {least}.")
-
-
 def require_begun(begun: bool) -> None:
     """Refuse a decision outside an episode."""
     if not begun:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_at_least, require_begun, require_extra
+from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun, require_extra
 from maskrl.envs.gl import PACKAGES, choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
@@ -33,9 +33,7 @@ class DMControl(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(1, self, "action_repeat", "size", "frame_stack")
-        if self.shadow_size is not None:
-            require_at_least(1, self, "shadow_size")
+        self.require_at_least(1, "action_repeat", "size", "frame_stack", "shadow_size")
         if "-" not in self.task:
             raise ValueError(f"task={self.task!r} must be a domain and a task, such as 'cartpole-swingup'.")
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_at_least, require_begun
+from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun
 
 DECISIONS = 40  # of an episode of Reach
 REACH = 0.15  # how far a decision moves the dot along each axis, at most
@@ -39,8 +39,8 @@ class ToyControl(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(8, self, "size")
-        require_at_least(1, self, "frame_stack")
+        self.require_at_least(8, "size")
+        self.require_at_least(1, "frame_stack")
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
         """The task, seeded; the same for training and evaluation."""
@@ -64,8 +64,8 @@ class ToyArcade(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(GRID, self, "size")
-        require_at_least(1, self, "frame_stack")
+        self.require_at_least(GRID, "size")
+        self.require_at_least(1, "frame_stack")
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
         """The task, seeded; the same for training and evaluation."""

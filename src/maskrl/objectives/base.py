@@ -39,10 +39,7 @@ class Offers:
     """What an agent can give to an objective."""
 
     places: tuple[When, ...]  # where it can run one; the first is where it runs one that does not say
-    clips: bool = True
-    policy_batch: bool = True
-    target_encoder: bool = True
-    q_projection: bool = False
+    lacks: tuple[str, ...] = ()  # the fields of `Needs` that it cannot serve
 
 
 @dataclass(frozen=True)
@@ -280,9 +277,7 @@ class ObjectiveConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("weight", "every"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
+        self.require_positive("weight", "every")
 
     # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
     linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
@@ -307,17 +302,12 @@ class ObjectiveConfig(Config):
                 f"objective.when={self.when}, but agent {agent.kind} runs objectives {' or '.join(offers.places)}. "
                 "Use one of these, or none for the agent's own place."
             )
-        wanted = {
-            "clips": self.needs.clip_length > 0,
-            "policy_batch": self.needs.policy_batch,
-            "target_encoder": self.needs.target_encoder,
-            "q_projection": self.needs.q_projection,
-        }
-        missing = [name for name, needed in wanted.items() if needed and not getattr(offers, name)]
+        missing = [name for name in offers.lacks if getattr(self.needs, name)]
         if missing:
+            words = ", ".join(missing).replace("clip_length", "clips").replace("_", " ")
             raise ValueError(
-                f"objective {self.kind} needs {', '.join(missing).replace('_', ' ')}, which agent {agent.kind} does not "
-                f"offer. Choose another agent, or an objective without it{self.advice(missing)}."
+                f"objective {self.kind} needs {words}, which agent {agent.kind} does not offer. Choose another agent, or an "
+                f"objective without it{self.advice(missing)}."
             )
 
     def advice(self, missing: Sequence[str]) -> str:

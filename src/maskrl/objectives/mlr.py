@@ -339,14 +339,7 @@ class MLRConfig(ObjectiveConfig):
             raise ValueError(
                 f"clip_length={self.clip_length} must be at least 2: a clip needs context. The paper uses 16."
             )
-        for name, value, paper in (
-            ("decoder_depth", self.decoder_depth, 2),
-            ("decoder_width", self.decoder_width, None),
-            ("head_width", self.head_width, 100),
-            ("norm_floor", self.norm_floor, 1e-3),
-        ):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive; the paper's value is {paper}.")
+        self.require_positive("decoder_depth", "decoder_width", "head_width", "norm_floor")
         if not 0 <= self.momentum < 1:
             raise ValueError(
                 f"momentum={self.momentum} must be in [0, 1); the paper uses 0.95 on DMControl and 0 on Atari."

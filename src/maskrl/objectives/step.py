@@ -49,10 +49,7 @@ class AuxiliaryConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("clips", "learning_rate", "warmup_updates", "max_grad_norm", "momentum_every"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be positive.")
+        self.require_positive("clips", "learning_rate", "warmup_updates", "max_grad_norm", "momentum_every")
 
 
 def optimizer_groups(

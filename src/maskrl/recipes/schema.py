@@ -12,7 +12,6 @@ from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.sac import SACConfig
 from maskrl.config import Config
 from maskrl.envs import AnyEnv
-from maskrl.envs.base import require_at_least
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
@@ -59,8 +58,7 @@ class Evaluation(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(1, self, "episodes")
-        require_at_least(1, self, "side_by_side")
+        self.require_at_least(1, "episodes", "side_by_side")
         if not 0 <= self.epsilon <= 1:
             raise ValueError(f"evaluation.epsilon={self.epsilon} must lie in [0, 1].")
 
@@ -75,7 +73,7 @@ class ReplayConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(1, self, "capacity")
+        self.require_at_least(1, "capacity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +105,8 @@ class Recipe(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(0, self, "seed")
-        if self.threads is not None:
-            require_at_least(1, self, "threads")
+        self.require_at_least(0, "seed")
+        self.require_at_least(1, "threads")
         self._check_times()
         self._check_sizes()
 
@@ -126,8 +123,7 @@ class Recipe(Config):
 
     def _check_times(self) -> None:
         repeat = self.env.action_repeat
-        if self.budget.decisions is not None:
-            require_at_least(1, self.budget, "decisions")
+        self.budget.require_at_least(1, "decisions")
         for name, value in (
             ("budget.frames", self.frames),
             ("evaluation.every", self.evaluation.every),

@@ -62,8 +62,8 @@ class RunFiles:
         """Where the run is in its life. A file that cannot be read only shows that there is a run."""
         if not os.path.exists(self.path / "status.json"):
             return "new"
-        known: tuple[Status, ...] = get_args(Status)
-        return next((one for one in known if one == self._read("status.json").get("status")), "running")
+        status, known = self._read("status.json").get("status"), get_args(Status)
+        return next((one for one in known if one == status), "running")
 
     @property
     def why(self) -> str:
@@ -127,7 +127,9 @@ class RunFiles:
         require_extra("pandas", "report")
         import pandas  # type: ignore[import-untyped]
 
-        return pandas.DataFrame(self.scores, columns=[*Clock.__annotations__, "score", "spread", "episodes"])
+        return pandas.DataFrame(
+            self.scores, columns=[*(field.name for field in fields(Clock)), "score", "spread", "episodes"]
+        )
 
     @property
     def videos(self) -> list[Path]:

@@ -3,7 +3,6 @@
 Both start a run with the same function, `attempt`, and share out the same needs: cores, memory and GPUs.
 """
 
-import math
 import os
 import re
 import shlex
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -168,23 +167,40 @@ class Needs(NamedTuple):
         return " and ".join([*words, f"{self.gpus:.2g} GPU"] if self.gpus else words)
 
 
-def needs_of(jobs: Sequence[Job], sizes: Mapping[str, Size], *, gpus: bool, runs_per_gpu: int) -> dict[str, Needs]:
-    """Directory → needs. `gpus`: whether there are any."""
-    needs = {}
-    for job in jobs:
-        recipe = job.recipe
-        cores = (recipe.threads or cores_allowed()) + recipe.overlap  # whose environment has a process of its own
-        wants = recipe.device == "cuda" or (recipe.device == "auto" and gpus)
-        needs[job.directory] = Needs(cores, sizes[job.directory].memory, 1 / runs_per_gpu if wants else 0.0)
-    return needs
+def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) -> Needs:
+    """`gpus`: whether there are any."""
+    cores = (recipe.threads or cores_allowed()) + recipe.overlap  # whose environment has a process of its own
+    wants = recipe.device == "cuda" or (recipe.device == "auto" and gpus)
+    return Needs(cores, memory, 1 / runs_per_gpu if wants else 0.0)
 
 
-def _each(needs: Mapping[str, Needs]) -> str:
-    """The most that any run takes, in words."""
-    return f"; a run takes {Needs(*map(max, zip(*needs.values(), strict=True)))}" if needs else ""
+def this_machine() -> Needs:
+    """What is free here. Where the system does not tell how much memory is, it does not count."""
+    memory = free_memory()
+    return Needs(cores_allowed(), sys.maxsize if memory is None else memory, len(_gpus()))
+
+
+def _gpus() -> list[str]:
+    """The names of those that we may use, as a child is told which is its own."""
+    allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return (allowed or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
+
+
+def largest(needs: Iterable[Needs]) -> Needs:
+    """Of each kind, the most that any run takes."""
+    return Needs(*map(max, zip(*needs, strict=True)))
+
+
+def at_once(need: Needs, room: Needs) -> int:
+    """How many runs that take this much go on at a time. One always does: with too few cores it is only slow."""
+    return max(1, min(int((there + 1e-9) // amount) for amount, there in zip(need, room, strict=True) if amount))
 
 
 # ── Backends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _needs(jobs: Sequence[Job], sizes: Mapping[str, Size], **options: Any) -> dict[str, Needs]:
+    return {job.directory: needs_of(job.recipe, sizes[job.directory].memory, **options) for job in jobs}
 
 
 @contextmanager
@@ -192,11 +208,10 @@ def local(
     out: Path, jobs: Sequence[Job], sizes: Mapping[str, Size], *, workers: int | None = None, runs_per_gpu: int = 1
 ) -> Iterator[Backend]:
     """Processes on this machine, as many as its cores, memory and GPUs have room for."""
-    gpus, free, told = _gpus(), free_memory(), list[int]()
-    here = Needs(cores_allowed(), math.inf if free is None else free, len(gpus))
-    needs = needs_of(jobs, sizes, gpus=bool(gpus), runs_per_gpu=runs_per_gpu)
+    here, told = this_machine(), list[int]()
+    needs = _needs(jobs, sizes, gpus=here.gpus > 0, runs_per_gpu=runs_per_gpu)
     _require_here(needs, here)
-    load = dict.fromkeys(gpus, 0.0)
+    load = dict.fromkeys(_gpus(), 0.0)
 
     def fits(job: Job, active: Collection[Job]) -> bool:
         together = Needs(*map(sum, zip(*(needs[other.directory] for other in (job, *active)), strict=True)))
@@ -215,10 +230,9 @@ def local(
     def tell(stop: Sequence[int]) -> None:
         told[:] = stop[:1]  # a scheduler may say it twice
 
-    at_most = min(workers or here.cores, len(gpus) * runs_per_gpu or here.cores)
     with ThreadPoolExecutor(max_workers=max(1, int(here.cores))) as pool:  # a thread waits for each
         try:
-            yield Backend(_room(needs, here, at_most), submit, fits, tell)
+            yield Backend(_room(needs, here, workers), submit, fits, tell)
         except BaseException as error:  # a second Ctrl-C is in a hurry
             told.extend([signal.SIGINT] * (2 if isinstance(error, KeyboardInterrupt) else 1))
             raise
@@ -234,20 +248,14 @@ def _require_here(needs: Mapping[str, Needs], here: Needs) -> None:
             raise SweepError(f"{directory} takes {takes} of memory; {free} is free here. {LESS_MEMORY}")
 
 
-def _gpus() -> list[str]:
-    """The names of those that we may use, as a child is told which is its own."""
-    allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return (allowed or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
-
-
-def _room(needs: Mapping[str, Needs], here: Needs, at_most: float) -> str:
+def _room(needs: Mapping[str, Needs], here: Needs, workers: int | None) -> str:
     """How many of the largest runs go on at a time, in words."""
     if not needs:
         return "local"
-    cores, memory = (max(need[kind] for need in needs.values()) for kind in (0, 1))
-    at_once = min(at_most, max(1, here.cores // cores), max(1, here.memory // memory))
-    free = "" if math.isinf(here.memory) else f", {size(int(here.memory))} free"
-    return f"local, {at_once:.0f} at a time ({here.cores} cores{free}){_each(needs)}"
+    each = largest(needs.values())
+    fit = at_once(each, here)
+    free = "" if here.memory == sys.maxsize else f", {size(int(here.memory))} free"
+    return f"local, {min(fit, workers or fit)} at a time ({here.cores} cores{free}); a run takes {each}"
 
 
 @contextmanager
@@ -262,7 +270,8 @@ def on_ray(
     try:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = [Needs(*(node.get(name, 0.0) for name in ("CPU", "memory", "GPU"))) for node in alive]
-        needs = needs_of(jobs, sizes, gpus=any(node.gpus for node in nodes), runs_per_gpu=runs_per_gpu)
+        gpus = any(node.gpus for node in nodes)
+        needs = _needs(jobs, sizes, gpus=gpus, runs_per_gpu=runs_per_gpu)
         _require_room(needs, nodes)
         refs: list[Any] = []
 
@@ -284,7 +293,8 @@ def on_ray(
                 ray.cancel(refs.pop())  # interrupts `attempt`, which has its run save itself
 
         cores = sum(node.cores for node in nodes)
-        words = f"Ray, address {address}: nodes {len(nodes)}, {cores:.0f} CPU{_each(needs)}"
+        takes = f"; a run takes {largest(needs.values())}" if needs else ""
+        words = f"Ray, address {address}: nodes {len(nodes)}, {cores:.0f} CPU{takes}"
         yield Backend(words, submit, lambda job, active: True, cancel)
     finally:
         ray.shutdown()
@@ -328,8 +338,8 @@ def _require_room(needs: Mapping[str, Needs], nodes: Sequence[Needs]) -> None:
     """Ray would wait for ever for a node that is large enough."""
     for directory, need in needs.items():
         if not any(need.within(node) for node in nodes):
-            largest = ", ".join(map(str, sorted(nodes, key=lambda node: -node.memory)[:3]))
+            there = ", ".join(map(str, sorted(nodes, key=lambda node: -node.memory)[:3]))
             raise SweepError(
-                f"No node of the cluster can run {directory}, which takes {need}. There are {len(nodes)}: {largest}. "
+                f"No node of the cluster can run {directory}, which takes {need}. There are {len(nodes)}: {there}. "
                 f"{LESS_MEMORY} threads=1 takes fewer cores."
             )

@@ -17,9 +17,9 @@ from maskrl.analysis.scores import scale
 from maskrl.analysis.statistics import Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
-from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.published import published, training_hours
 from maskrl.recipes.schema import Recipe
+from maskrl.studies.backends import at_once, largest, needs_of, this_machine
 from maskrl.studies.jobs import PAIR, Job
 
 # On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
@@ -167,17 +167,16 @@ def compare(lines: Sequence[Line]) -> Comparison | None:
     pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
     if not pairs:
         return None
+    at = " and ".join(sorted({pair.at for pair in pairs}))
     questions = [_question([pair]) for pair in pairs]
-    several = [_scaled(pair) for pair in pairs] if len(pairs) > 1 else []
-    seeds = cheapest_seeds(*_sides(several), [pair.seconds for pair in several]) if several else None
     settled = [question for question in questions if question.needed is not None]
-    return Comparison(
-        at=" and ".join(sorted({pair.at for pair in pairs})),
-        tasks=tuple(questions),
-        overall=_question(several) if several else None,
-        cheapest=min(settled, key=lambda question: question.seconds, default=None),
-        allocation=None if seeds is None else dict(zip([pair.task for pair in several], seeds, strict=True)),
-    )
+    cheapest = min(settled, key=lambda question: question.seconds, default=None)
+    if len(pairs) == 1:
+        return Comparison(at, tuple(questions), None, cheapest, None)
+    scaled = [_scaled(pair) for pair in pairs]
+    seeds = cheapest_seeds(*_sides(scaled), [pair.seconds for pair in pairs])
+    allocation = None if seeds is None else dict(zip([pair.task for pair in pairs], seeds, strict=True))
+    return Comparison(at, tuple(questions), _question(scaled), cheapest, allocation)
 
 
 def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
@@ -315,7 +314,7 @@ def make_plan(
     seconds: float = 60.0,
     workers: int | None = None,
     gpu: Gpu | None = None,
-    tell: Tell = lambda text: None,
+    tell: Tell = print,
 ) -> Plan:
     """Measure for about `seconds`, then work it out. Without `workers`, as many as cores and memory have room for."""
     groups, for_updates = groups_of(jobs), 0.0 if gpu else 0.6 * seconds
@@ -429,7 +428,7 @@ def _kinds(groups: Sequence[Group], costs: Sequence[RunCost]) -> list[int]:
 
 
 def _room(lines: Sequence[Line]) -> int:
-    """Runs at a time, as `maskrl sweep` has them: so that neither cores nor memory are short."""
-    cores = cores_allowed() // max(line.recipe.threads or cores_allowed() for line in lines)
-    free, largest = free_memory(), max(line.cost.memory for line in lines)
-    return max(1, min(cores, sum(line.seeds for line in lines), cores if free is None else free // largest))
+    """Runs at a time, as `maskrl sweep` has them."""
+    room = this_machine()
+    needs = [needs_of(line.recipe, line.cost.memory, gpus=room.gpus > 0) for line in lines]
+    return min(at_once(largest(needs), room), sum(line.seeds for line in lines))

@@ -192,6 +192,9 @@ def _pace(looks: Sequence[Look]) -> float | None:
 # ── All of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+Tell = Callable[[str], None]
+
+
 class Backend(NamedTuple):
     """Where runs are made."""
 
@@ -208,7 +211,7 @@ def drive(
     *,
     retries: int,
     stop: Sequence[int],
-    tell: Callable[[str], None],
+    tell: Tell,
     draw: Callable[[], None],
 ) -> dict[str, str]:
     """Make all runs that are not done, and return those that cannot be made, with the reason.
@@ -232,13 +235,13 @@ def drive(
             job = active.pop(future)
             resting[job.directory] = time.monotonic() + PAUSE
             code, failure = _result(future)
-            failures[job.directory] += bool(failure)
             if stop or code == 0:
                 continue
-            if failure and (code == 2 or failures[job.directory] > retries):
-                given_up[job.directory] = failure
-                continue
             if failure:
+                failures[job.directory] += 1
+                if code == 2 or failures[job.directory] > retries:
+                    given_up[job.directory] = failure
+                    continue
                 tell(f"{job.directory}: {failure}; trying again ({failures[job.directory]} of {retries})")
             waiting.append(job)
     return given_up
