@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import fast_for
 from maskrl.agents.base import Spaces
 from maskrl.recipes import METHODS, explain, find, human_normalised, names, published_for
 from maskrl.recipes.atari import AGENTS, GAMES, LITE
@@ -407,7 +408,6 @@ def test_published_scores_are_those_of_the_repeat_that_was_used():
 # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SMALL = ["agent.encoder.filters=4,4,4", "agent.hidden=8", "agent.batch_size=2"]
-FAST = ("alien", "up_n_down")  # of weight 1 and 5, beside Pong
 SMALL_MLR = ["objective.clip_length=8", "objective.decoder_width=8", "agent.clips=2"]
 
 
@@ -459,7 +459,7 @@ def test_the_toy_learns_as_it_is(method):
     takes_a_step(find("toy/catch", method=method))
 
 
-@pytest.mark.parametrize("game", [pytest.param(g, marks=[] if g in FAST else pytest.mark.slow) for g in GAMES])
+@pytest.mark.parametrize("game", fast_for(GAMES, "alien", "up_n_down"))  # of weight 1 and 5, beside Pong
 def test_every_game_is_the_same_agent_so_one_that_learns_is_enough(game):
     for profile in PROFILES:
         for method in ON_ATARI:
