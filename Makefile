@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 RECIPE := dmcontrol/cartpole-swingup
 ARGS :=
 
-.PHONY: help setup train test test-learning test-faults test-browser check format clean
+.PHONY: help setup train test test-learning test-faults test-browser lint check format clean
 
 help:  ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,11 +36,13 @@ test-faults: $(STAMP)  ## Only the faults: runs that are killed, files that are 
 test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu: apt-get install chromium).
 	$(BIN)/python -m pytest --numprocesses 2 -m browser
 
-check: $(STAMP)  ## Format, lint, types, import contracts and the fast tests.
+lint: $(STAMP)  ## Format, lint, types and import contracts.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint  ## The same and the fast tests: run it before every commit.
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow and not learning and not faults and not browser'
 
 format: $(STAMP)  ## Rewrite the sources in the project's format.

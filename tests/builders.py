@@ -2,11 +2,12 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor, nn
 
 from maskrl import AugmentConfig, Clip, ControlEncoder, Host, MaskConfig, MLRConfig
@@ -70,6 +71,11 @@ def tiny_mask(**changes: object) -> MaskConfig:
 def shrink_pixel_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give MLR-Pixel 4 filters: with the paper's 32, its few variants take three quarters of the time of all others."""
     monkeypatch.setattr(mlr, "PixelDecoder", partial(PixelDecoder, filters=4))
+
+
+def fast_for(names: Iterable[str], *fast: str) -> list[ParameterSet]:
+    """Parameters of which only some are among the fast tests: all others are marked slow."""
+    return [pytest.param(name, marks=[] if name in fast else [pytest.mark.slow]) for name in names]
 
 
 def at(decisions: int, updates: int = 0) -> Clock:

@@ -1,5 +1,6 @@
 """Every command as it is typed, on the toy suite."""
 
+import io
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import maskrl
 from maskrl import cli, recipes
 from maskrl.cost.forecast import forecast
 from maskrl.recipes.schema import ReplayConfig
-from maskrl.runs import loop as training
+from maskrl.runs.build import build_replay
 
 SMALL = [
     "budget.frames=80",
@@ -54,13 +56,23 @@ def typed(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
+def answered(*arguments: object, cwd: Path) -> str:
+    """What a command that succeeds prints, in this process to save the start of another."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.chdir(cwd)
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+    assert end.value.code == 0
+    return printed.getvalue()
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A small run that is done, and what it printed on the way."""
     here = tmp_path_factory.mktemp("here")
-    done = typed("train", "toy/reach", *SMALL, cwd=here)
-    assert done.returncode == 0, done.stderr
-    return next((here / "runs").rglob("recipe.json")).parent, done.stdout
+    printed = answered("train", "toy/reach", *SMALL, cwd=here)
+    return next((here / "runs").rglob("recipe.json")).parent, printed
 
 
 def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
@@ -181,9 +193,8 @@ def test_a_run_says_what_it_will_take_and_what_came_out(finished: tuple[Path, st
 def caught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A small run of Rainbow that is done, and what it printed on the way."""
     here = tmp_path_factory.mktemp("here")
-    done = typed("train", "toy/catch", *CATCH, cwd=here)
-    assert done.returncode == 0, done.stderr
-    return next((here / "runs").rglob("recipe.json")).parent, done.stdout
+    printed = answered("train", "toy/catch", *CATCH, cwd=here)
+    return next((here / "runs").rglob("recipe.json")).parent, printed
 
 
 def test_rainbow_says_what_it_will_take_and_what_came_out(caught: tuple[Path, str]):
@@ -200,17 +211,14 @@ def test_rainbow_says_what_it_will_take_and_what_came_out(caught: tuple[Path, st
     assert re.search(r"score +-[\d.]+ ± [\d.]+ over 3 episodes\b", printed)
 
 
-def test_a_finished_run_shows_its_result_again(finished: tuple[Path, str], capsys, monkeypatch: pytest.MonkeyPatch):
+def test_a_finished_run_shows_its_result_again(finished: tuple[Path, str]):
     run, printed = finished
-    monkeypatch.chdir(run.parents[4])
-    with pytest.raises(SystemExit) as end:
-        cli.main(["train", "toy/reach", *SMALL])
-    assert end.value.code == 0
-    again = capsys.readouterr().out
+    again = answered("train", "toy/reach", *SMALL, cwd=run.parents[4])
     assert "finished already" in again
     assert printed.endswith(again[again.index("Done") :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_says_how_to_continue_and_does(number: signal.Signals, code: int, tmp_path: Path, capsys):
     arguments = ["train", "toy/reach", *SMALL, "budget.frames=160", "--run-dir", "run"]
@@ -236,6 +244,7 @@ def test_a_stopped_run_says_how_to_continue_and_does(number: signal.Signals, cod
     assert [event["frames"] for event in events if event["kind"] == "evaluation"] == [0, 40, 80, 120, 160]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_live_display(tmp_path: Path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
@@ -276,8 +285,7 @@ def test_a_terminal_gets_a_live_display(tmp_path: Path):
 
 def test_an_evaluation_repeats_the_score_of_the_run(finished: tuple[Path, str]):
     run, _ = finished
-    shown = typed("evaluate", run, "--json", "--video", run / "agent.mp4", cwd=run)
-    result = json.loads(shown.stdout)
+    result = json.loads(answered("evaluate", run, "--json", "--video", run / "agent.mp4", cwd=run))
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert result["score"] == [event["score"] for event in events if event["kind"] == "evaluation"][-1]
     assert result["frames"] == 80
@@ -287,22 +295,19 @@ def test_an_evaluation_repeats_the_score_of_the_run(finished: tuple[Path, str]):
 
 def test_an_evaluation_repeats_the_score_of_rainbow_one_by_one_and_side_by_side(caught: tuple[Path, str]):
     run, _ = caught
-    shown = typed("evaluate", run, "--json", cwd=run)
-    result = json.loads(shown.stdout)
+    result = json.loads(answered("evaluate", run, "--json", cwd=run))
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     returns = [event["returns"] for event in events if event["kind"] == "evaluation"][-1]
     assert result["returns"] == returns
     assert [result[key] for key in ("recipe", "method", "frames")] == ["toy/catch", "mlr", 80]
-    filmed = typed("evaluate", run, "--json", "--video", run / "agent.gif", cwd=run)
-    assert json.loads(filmed.stdout)["returns"] == returns
-    assert Path(json.loads(filmed.stdout)["video"]).stat().st_size > 1000
+    filmed = json.loads(answered("evaluate", run, "--json", "--video", run / "agent.gif", cwd=run))
+    assert filmed["returns"] == returns
+    assert Path(filmed["video"]).stat().st_size > 1000
 
 
-def test_an_evaluation_in_words(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["evaluate", str(finished[0]), "--episodes", "3"])
-    assert end.value.code == 0
-    assert re.search(r"checkpoint at 80 frames\n +score +[\d.]+ ± [\d.]+ over 3 episodes\n", capsys.readouterr().out)
+def test_an_evaluation_in_words(finished: tuple[Path, str], tmp_path: Path):
+    printed = answered("evaluate", finished[0], "--episodes", 3, cwd=tmp_path)
+    assert re.search(r"checkpoint at 80 frames\n +score +[\d.]+ ± [\d.]+ over 3 episodes\n", printed)
 
 
 # ── What cannot be done ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -330,7 +335,7 @@ def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
         (["train", "pong"], "did you mean atari/pong?"),
         (["train", "atari/Pong-ram-v5"], "not pixels: use 'pong'"),
         (["train", "atari/pong", "budget.frames=400000"], "a budget has one unit. Set the other to none."),
-        (["train", "toy/reach", "--method", "der"], "choose mlr or baseline for toy/reach"),
+        (["train", "toy/reach", "--method", "der"], "not for toy/reach. Choose one of mlr, baseline."),
         (["train", "atari/pong", "--method", "otrr"], "did you mean otr?"),
         (["train", "toy/reach", "env.kind=toy_arcade", "env.task=catch"], "Use agent kind rainbow"),
         (["train", "toy/catch", "env.kind=toy_control", "env.task=reach"], "Use agent kind sac"),
@@ -378,7 +383,7 @@ def test_the_forecast_counts_what_training_allocates(name: str, tmp_path: Path):
     needs = forecast(recipe, tmp_path)
     env = recipe.env.make(seed=1, training=True)
     run = maskrl.runs.directory.Run.create(tmp_path / "run", recipe)
-    assert needs.replay == training.build_replay(recipe, env, run).nbytes
+    assert needs.replay == build_replay(recipe, env, run).nbytes
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
@@ -430,6 +435,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
         cli.main(["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run")])
 
 
+@pytest.mark.slow
 def test_a_first_checkpoint_that_was_interrupted_is_no_obstacle(tmp_path: Path, capsys):
     arguments = ["train", "toy/reach", *SMALL, "--run-dir", "run"]
     process = subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, text=True)

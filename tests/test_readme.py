@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from maskrl import cli
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=[block.splitlines()[0] for block in BLOCKS])
-def test_every_python_block_of_the_readme_runs(block: str):
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=block.splitlines()[0], marks=[pytest.mark.slow] if "train(" in block else [])
+        for block in BLOCKS
+    ],
+)
+def test_every_python_block_of_the_readme_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
 
 
@@ -51,6 +60,18 @@ def maskrl(*arguments: str, cwd: Path | None = None) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd).stdout
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_maskrl_command_of_the_readme_exists_with_its_options(command: str, capsys: pytest.CaptureFixture[str]):
+    words = command.split("#")[0].split()
+    names = words[:2] if words[0] == "recipes" else words[:1]
+    with pytest.raises(SystemExit) as end:
+        cli.main([*names, "--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert [word for word in words if word.startswith("--") and word not in shown] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_maskrl_command_of_the_readme_runs_as_printed_on_the_toy(command: str, toy_run: Path, tmp_path: Path):
     on_toy = {"RUN": str(toy_run), "sweeps/mine": str(toy_run), "dmcontrol-100k": "toy/reach", "5": "1"}

@@ -384,7 +384,7 @@ def test_an_update_is_the_papers_joint_loss_written_out(changes: dict[str, objec
     batch = old_replay.transitions(draw, n_step=3, discount=0.9, late_ends=config.late_ends)
     obs, next_obs = old.augment(batch.obs).pixels(), old.augment(batch.next_obs).pixels()
     judged = old.augment(batch.next_obs).pixels() if config.double else next_obs  # a shift of its own
-    old.head.resample()
+    old.renew_noise()
 
     # Q: the online network chooses the action if `double`, the target network says what it is worth.
     every = torch.arange(12)
@@ -554,10 +554,11 @@ def test_the_objectives_weights_are_one_for_each_clip():
     """The gradient of one clip alone, given the whole weight, is that of the batch with all others at zero."""
     agent, replay = tiny_rainbow(tiny_mlr(weight=2.0)), lived_through()
     clip = replay.clips(replay.draw(3, span=STEPS), length=STEPS)
-    torch.manual_seed(5)
+    stream = agent.generators.objective
+    stream.manual_seed(5)
     per_clip = agent.objective(clip).per_clip
     expected = torch.autograd.grad(2.0 * 0.6 * per_clip[1] / 3, agent.encoder.convolutions[0].weight)[0]
-    torch.manual_seed(5)
+    stream.manual_seed(5)
     agent.objective.add_gradient(
         agent.objective.views(Material(clip)), micro_batch=2 * STEPS, weights=torch.tensor([0.0, 0.6, 0.0])
     )

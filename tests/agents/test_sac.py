@@ -232,7 +232,8 @@ def test_batches_that_are_shifted_where_they_lie_take_the_same_steps_and_leave_t
     outcomes, augment = [], AugmentConfig(crop=None, shift=2)
     for inplace in (False, True):
         agent, replay = tiny_sac(augment=augment), lived_through()
-        agent.augment = agent.augment if inplace else augment.build()
+        if not inplace:
+            agent.augment = augment.build(agent.generators.augment)
         torch.manual_seed(1)
         outcomes.append([agent.update(replay)["critic/loss"] for _ in range(3)])
         stored = replay.transitions(replay.spread(50)).obs

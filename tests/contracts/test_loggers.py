@@ -34,22 +34,37 @@ class Unrelated:
     def close(self) -> None: ...
 
 
-def needs(package: str, make: Callable[[Run], Logger]) -> object:
-    missing = importlib.util.find_spec(package) is None
-    return pytest.param(make, id=package, marks=pytest.mark.skipif(missing, reason=f"{package} is not installed"))
+class Picture(Terminal):
+    """The terminal that draws."""
 
+    name = "picture"
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run, Console(file=io.StringIO(), force_terminal=True))
+
+
+LOGGERS: dict[str, Callable[[Run], Logger]] = {
+    "lines": Terminal,
+    "picture": Picture,
+    "tensorboard": TensorBoard,
+    "wandb": WandB,  # offline, see below
+    "own": lambda _: Own(),
+    "unrelated": lambda _: Unrelated(),
+}
+MISSING = [name for name in ("tensorboard", "wandb") if importlib.util.find_spec(name) is None]
 
 each_logger = pytest.mark.parametrize(
     "make",
     [
-        pytest.param(Terminal, id="lines"),
-        pytest.param(lambda run: Terminal(run, Console(file=io.StringIO(), force_terminal=True)), id="picture"),
-        needs("tensorboard", TensorBoard),
-        needs("wandb", WandB),  # offline, see below: what is not installed here is not imitated either
-        pytest.param(lambda _: Own(), id="own"),
-        pytest.param(lambda _: Unrelated(), id="unrelated"),
+        pytest.param(make, id=name, marks=pytest.mark.skipif(name in MISSING, reason=f"{name} is not installed"))
+        for name, make in LOGGERS.items()
     ],
 )
+
+
+def all_loggers(run: Run) -> list[Logger]:
+    """One of each that is installed: a run tells each of them the same, and names in a note each that fails."""
+    return [make(run) for name, make in LOGGERS.items() if name not in MISSING]
 
 
 @pytest.fixture(autouse=True)
@@ -65,21 +80,19 @@ def strict(logger: Logger) -> Loggers:
 START = Clock(0, 0, 0, 0.0)
 
 
-@each_logger
-def test_a_whole_run_is_taken_without_an_error(tmp_path: Path, make):
+def test_a_whole_run_is_taken_without_an_error(tmp_path: Path):
     run = Run.create(tmp_path, tiny_rainbow())
-    trained(tmp_path, tiny_rainbow(), make(run))
+    trained(tmp_path, tiny_rainbow(), *all_loggers(run))
     assert list(run.events("note")) == []
     assert run.status == "done"
 
 
-@each_logger
-def test_a_run_that_is_stopped_and_continued_is_taken_without_an_error(tmp_path: Path, make):
+def test_a_run_that_is_stopped_and_continued_is_taken_without_an_error(tmp_path: Path):
     recipe = tiny_recipe()
     run = Run.create(tmp_path, recipe)
     with pytest.raises(Stopped):
-        trained(tmp_path, recipe, make(run), Silent(interrupt_at=97))
-    trained(tmp_path, recipe, make(run))
+        trained(tmp_path, recipe, *all_loggers(run), Silent(interrupt_at=97))
+    trained(tmp_path, recipe, *all_loggers(run))
     assert list(run.events("note")) == []
     assert [event["frames"] for event in run.events("evaluation")] == [0, 50, 100, 150]
 

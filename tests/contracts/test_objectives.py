@@ -1,17 +1,16 @@
-"""What every objective, and every variant of MLR in the paper, must do. A new variant is tested by being listed here."""
+"""What every variant of MLR in the paper must do. A new variant is tested by being listed here."""
 
-import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from builders import CROP, shrink_pixel_decoder, tiny_clip, tiny_host, tiny_mask, tiny_mlr
+from builders import CROP, FRAME, shrink_pixel_decoder, tiny_clip, tiny_host, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, MLRConfig, Objective
-from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Material
 from maskrl.objectives.step import AuxiliaryConfig
+from maskrl.testing import check_objective
 
 VARIANTS: dict[str, MLRConfig] = {
     "MLR": tiny_mlr(),
@@ -101,30 +100,18 @@ def trained(objective: Objective) -> dict[str, nn.Parameter]:
     return named | {name: p for name, p in objective.named_parameters() if p.requires_grad}
 
 
-def gradients(objective: Objective) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in trained(objective).items() if p.grad is not None}
+@each_variant
+def test_a_variant_keeps_the_contract_of_objectives(config: MLRConfig):
+    check_objective(config, frame=FRAME, size=CROP)
 
 
 @each_variant
-def test_building_leaves_the_host_bit_identical_and_unregistered(config: MLRConfig):
-    host = tiny_host()
-    before = copy.deepcopy((host.encoder.state_dict(), host.q_projection.state_dict()))
-    objective = config.build(host)
-    for module, state in zip((host.encoder, host.q_projection), before, strict=True):
-        assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
-    borrowed = set(host.parameters())
-    assert not borrowed & set(objective.parameters())
-    assert all(parameter.requires_grad for parameter in borrowed)
-
-
-@each_variant
-def test_the_loss_is_one_finite_number_per_clip_with_named_metrics(config: MLRConfig):
-    loss = build(config)(clip_for(config))
-    assert loss.per_clip.shape == (5,)
-    assert loss.per_clip.isfinite().all()
-    assert {"mlr/loss", "mlr/hidden"} <= loss.metrics.keys()
-    assert all(value.ndim == 0 and not value.requires_grad for value in loss.metrics.values())
-    torch.testing.assert_close(loss.metrics["mlr/loss"], loss.per_clip.detach().mean())
+def test_the_metrics_tell_the_loss_which_differs_from_draw_to_draw(config: MLRConfig):
+    objective, clip = build(config), clip_for(config)
+    first, second = objective(clip), objective(clip)
+    assert {"mlr/loss", "mlr/hidden"} <= first.metrics.keys()
+    torch.testing.assert_close(first.metrics["mlr/loss"], first.per_clip.detach().mean())
+    assert not torch.equal(first.per_clip, second.per_clip)
 
 
 def test_the_variants_that_are_left_out_of_the_fast_tests_exist():
@@ -153,16 +140,6 @@ def test_a_variant_is_not_plain_mlr(config: MLRConfig):
 
 
 @each_variant
-def test_the_gradient_reaches_the_encoder_and_no_momentum_copy(config: MLRConfig):
-    objective = build(config)
-    objective(clip_for(config)).per_clip.mean().backward()
-    assert all(p.grad is not None and p.grad.any() for p in objective.host.encoder.parameters())
-    for module in objective.modules():
-        if isinstance(module, Momentum):
-            assert all(p.grad is None and not p.requires_grad for p in module.parameters())
-
-
-@each_variant
 def test_one_step_moves_what_is_trained_and_nothing_else(config: MLRConfig):
     objective = build(config)
     step = AuxiliaryStep(objective, AuxiliaryConfig(learning_rate=1e-3, schedule="constant", momentum_every=2))
@@ -173,14 +150,14 @@ def test_one_step_moves_what_is_trained_and_nothing_else(config: MLRConfig):
     moved = {name for name, p in everything.items() if not torch.equal(p, before[name])}
     with_gradient = {name for name, p in trained(objective).items() if p.grad is not None and p.grad.any()}
     assert moved == with_gradient
-    assert any(name.startswith("encoder.") for name in moved)
+    assert {f"encoder.{name}" for name, _ in objective.host.encoder.named_parameters()} <= moved
     assert not any("sigma" in name for name in moved)
     assert any(name.startswith("q_projection.") for name in moved) == (config.projection == "q")
     assert metrics["mlr/gradient_norm"] > 0
 
 
 @each_variant
-def test_update_momentum_moves_only_copies(config: MLRConfig):
+def test_update_momentum_moves_every_copy_and_nothing_else(config: MLRConfig):
     objective = build(config)
     with torch.no_grad():
         for parameter in trained(objective).values():
@@ -194,40 +171,7 @@ def test_update_momentum_moves_only_copies(config: MLRConfig):
 
 
 @each_variant
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_micro_batches_have_the_gradient_of_the_whole_batch(config: MLRConfig, size: int):
-    objective = build(config)
-    views = objective.views(Material(cut_short(clip_for(config))))
-    whole = objective.loss(views)
-    whole.per_clip.mean().backward()
-    expected = gradients(objective)
-    for parameter in trained(objective).values():
-        parameter.grad = None
-    assert [len(piece) for piece in views.split(size)] == [size] * (5 // size) + [1] * (5 % size)
-    pieces = objective.add_gradient(views, micro_batch=size * objective.needs.clip_length)
-    assert not pieces.per_clip.requires_grad
-    torch.testing.assert_close(pieces.per_clip, whole.per_clip.detach(), rtol=0, atol=1e-10)
-    actual = gradients(objective)
-    assert actual.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(actual[name], expected[name], rtol=0, atol=1e-10)
-
-
-@each_variant
-def test_the_loss_is_deterministic_and_the_views_are_seeded(config: MLRConfig):
-    objective, clip = build(config), clip_for(config)
-    views = objective.views(Material(clip))
-    assert torch.equal(objective.loss(views).per_clip, objective.loss(views).per_clip)
-    losses = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        losses.append(objective(clip).per_clip)
-    assert torch.equal(losses[0], losses[1])
-    assert not torch.equal(losses[0], losses[2])
-
-
-@each_variant
-def test_permuting_the_clips_permutes_the_loss(config: MLRConfig):
+def test_the_loss_of_a_clip_depends_neither_on_its_place_nor_on_other_clips(config: MLRConfig):
     # Without augmentation, and with one mask for all, the draws do not depend on the order of the clips.
     still = replace(
         config,
@@ -237,10 +181,13 @@ def test_permuting_the_clips_permutes_the_loss(config: MLRConfig):
     objective, clip, order = build(still), clip_for(config), torch.tensor([3, 0, 4, 1, 2])
     clip = cut_short(replace(clip, obs=clip.obs[..., :CROP, :CROP]))
     torch.manual_seed(1)
-    straight = objective(clip).per_clip
+    views = objective.views(Material(clip))
+    straight = objective.loss(views).per_clip
     torch.manual_seed(1)
     permuted = objective(Clip(clip.obs[order], clip.actions[order], clip.valid[order])).per_clip
     torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-10)
+    in_pieces = torch.cat([objective.loss(piece).per_clip for piece in views.split(2)])
+    torch.testing.assert_close(in_pieces, straight, rtol=0, atol=1e-10)
 
 
 @each_variant
@@ -255,23 +202,3 @@ def test_what_happens_past_the_end_of_an_episode_does_not_change_the_loss(config
     unchanged = (losses[0] - losses[1]).abs() < 1e-12
     assert unchanged[1:].all()
     assert unchanged[0] != config.count_past_end
-
-
-@each_variant
-def test_state_round_trips_and_the_next_step_is_bit_equal(config: MLRConfig):
-    def fresh(seed: int) -> AuxiliaryStep:
-        torch.manual_seed(seed)
-        return AuxiliaryStep(build(config), AuxiliaryConfig(learning_rate=1e-3, warmup_updates=2))
-
-    first, second, clip = fresh(1), fresh(2), clip_for(config)
-    for _ in range(3):
-        first(clip)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for name in ("encoder", "q_projection"):  # the host's to save and load
-        getattr(second.objective.host, name).load_state_dict(getattr(first.objective.host, name).state_dict())
-    for step in (first, second):
-        torch.manual_seed(5)
-        step(clip)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters, second.parameters, strict=True))
-    for a, b in zip(first.objective.state_dict().values(), second.objective.state_dict().values(), strict=True):
-        assert torch.equal(a, b)

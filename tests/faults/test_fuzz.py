@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,13 +17,12 @@ from builders import Silent
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Budget
 from maskrl.runs import checkpoint
-from maskrl.runs.build import build_agent, build_replay
 from maskrl.runs.directory import Run, RunError
-from maskrl.runs.loop import resume
+from maskrl.runs.loggers import Loggers
 from maskrl.runs.signals import Stopped
-from maskrl.runs.state import Position
+from maskrl.runs.state import Position, State
 from maskrl.runs.terminal import Progress
-from maskrl.runs.world import EnvironmentFailedError, World
+from maskrl.runs.world import EnvironmentFailedError
 from tiny_runs import tiny_rainbow, tiny_recipe, trained
 
 pytestmark = pytest.mark.faults
@@ -134,15 +132,13 @@ def test_lines_of_another_shape_are_passed_over(run: Run, data: st.DataObject):
 @pytest.fixture(scope="module")
 def stage(run: Run) -> Iterator[Callable[[Path], None]]:
     """Tries to continue from the checkpoints of a directory."""
-    world = World(run.recipe, lambda _: None)
-    agent, replay = build_agent(run.recipe, world.env), build_replay(run.recipe, world.env, run)
+    with State(run.recipe, run, Loggers([], tell=lambda *_: None)) as state:
 
-    def continued(path: Path) -> None:
-        here, explorer = Run(path, run.recipe), np.random.default_rng(0)
-        resume(here, agent, replay, explorer, Position(), world, lambda _: None)
+        def continued(path: Path) -> None:
+            state.run, state.position = Run(path, run.recipe), Position()
+            state.resume()
 
-    yield continued
-    world.close()
+        yield continued
 
 
 @many

@@ -381,7 +381,7 @@ def test_a_joint_loss_needs_no_auxiliary_step():
         ({"clip_length": 6}, "clip_length=6 is not a multiple of the cube's depth 4"),
         ({"clip_length": 2}, "A cube of 4 steps is longer than the clip of 2"),
         ({"norm_floor": 0.0}, "norm_floor=0.0 must be positive"),
-        ({"weight": -3.0}, "weight=-3.0 must be positive; the paper's value is 1"),
+        ({"weight": -3.0}, "weight=-3.0 must be positive"),
         ({"head_width": 0}, "head_width=0 must be positive"),
         ({"decoder_width": 0}, "decoder_width=0 must be positive"),
         ({"decoder_depth": 0}, "decoder_depth=0 must be positive"),

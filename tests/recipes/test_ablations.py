@@ -261,9 +261,9 @@ def test_the_harder_tasks_are_listed_with_the_papers_numbers(capsys):
     assert re.search(r"dmcontrol/walker-run +181 ± 19 +105 ± 47", out)
 
 
-@pytest.mark.parametrize(("word", "advice"), [("ablation", "did you mean ablations?"), ("pong", "there is ablations.")])
+@pytest.mark.parametrize(("word", "advice"), [("ablation", "ablations"), ("pong", "methods and ablations")])
 def test_another_list_is_refused(word, advice, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["recipes", "list", word])
     assert end.value.code == 2
-    assert f"'{word}' is not known: {advice}" in capsys.readouterr().err
+    assert re.search(f"'{word}' is not known.*{advice}", capsys.readouterr().err, flags=re.DOTALL)

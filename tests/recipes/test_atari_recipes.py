@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import fast_for
 from maskrl.agents.base import Spaces
 from maskrl.recipes import METHODS, explain, find, human_normalised, names, published_for
 from maskrl.recipes.atari import AGENTS, GAMES, LITE
@@ -16,6 +17,7 @@ from maskrl.recipes.sources import ATARI_SOURCES, SOURCES
 from maskrl.replay.buffer import Replay
 
 PROFILES = ("paper", "lite")
+ON_ATARI = tuple(name for name, method in METHODS.items() if "atari" in method.suites)
 RELATIVES = tuple(name for name in AGENTS if name != "rainbow")
 
 # Paper, Table 13, row by row: what it says, where we have it, and the value by game or for all of them.
@@ -117,7 +119,7 @@ def test_the_baseline_differs_by_its_objective_alone(name, profile):
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ON_ATARI)
 def test_the_lite_profile_changes_what_its_table_names_and_what_is_counted_in_a_budget(method):
     paper, lite = (leaves(find("atari/alien", profile, method)) for profile in PROFILES)
     changed = {path for path in lite if lite[path] != paper[path]}
@@ -125,7 +127,7 @@ def test_the_lite_profile_changes_what_its_table_names_and_what_is_counted_in_a_
     assert {"profile", "budget.decisions"} <= changed
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ON_ATARI)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_learning_and_exploring_fit_into_the_budget(profile, method):
     recipe = find("atari/alien", profile, method)
@@ -268,7 +270,7 @@ def test_the_26_games_are_in_ale():
 # ── Sources ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SOME = ["atari/alien", "atari/pong", "toy/catch"]
-CASES = [(name, p, m) for name in SOME for p in PROFILES for m in METHODS if name != "toy/catch" or m not in RELATIVES]
+CASES = [(name, p, m) for name in SOME for p in PROFILES for m in ON_ATARI if name != "toy/catch" or m not in RELATIVES]
 
 
 @pytest.mark.parametrize(("name", "profile", "method"), CASES)
@@ -321,7 +323,7 @@ def why(path, *arguments, overrides=()):
 
 
 def test_what_the_lite_profile_changes_says_so_and_what_it_was():
-    for method in METHODS:
+    for method in ON_ATARI:
         paper, lite = (explain(find("atari/alien", profile, method)) for profile in PROFILES)
         for before, now in zip(paper, lite, strict=True):
             assert now.source.startswith("lite profile: ") == (before.value != now.value), now
@@ -333,7 +335,7 @@ def test_what_the_lite_profile_changes_says_so_and_what_it_was():
 def test_what_a_preset_sets_says_so(method):
     paths = {line.partition("=")[0] for line in AGENTS[method]}
     for line in explain(find("atari/alien", "paper", method)):
-        assert line.source.startswith(f"{method}: Dopamine") == (line.path in paths), line
+        assert line.source.startswith(f"{method}: {METHODS[method].source}") == (line.path in paths), line
 
 
 def test_an_override_says_so_and_what_the_recipe_has():
@@ -406,7 +408,6 @@ def test_published_scores_are_those_of_the_repeat_that_was_used():
 # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SMALL = ["agent.encoder.filters=4,4,4", "agent.hidden=8", "agent.batch_size=2"]
-FAST = ("alien", "up_n_down")  # of weight 1 and 5, beside Pong
 SMALL_MLR = ["objective.clip_length=8", "objective.decoder_width=8", "agent.clips=2"]
 
 
@@ -447,7 +448,7 @@ def takes_a_step(recipe: Recipe) -> None:
     assert set(actions) <= {0, 1, 2}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ON_ATARI)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_method_learns_in_both_profiles(profile, method):
     takes_a_step(with_overrides(find("atari/pong", profile, method), SMALL + (SMALL_MLR if method == "mlr" else [])))
@@ -458,10 +459,10 @@ def test_the_toy_learns_as_it_is(method):
     takes_a_step(find("toy/catch", method=method))
 
 
-@pytest.mark.parametrize("game", [pytest.param(g, marks=[] if g in FAST else pytest.mark.slow) for g in GAMES])
+@pytest.mark.parametrize("game", fast_for(GAMES, "alien", "up_n_down"))  # of weight 1 and 5, beside Pong
 def test_every_game_is_the_same_agent_so_one_that_learns_is_enough(game):
     for profile in PROFILES:
-        for method in METHODS:
+        for method in ON_ATARI:
             own, other = find(f"atari/{game}", profile, method), find("atari/pong", profile, method)
             assert own.agent == other.agent
             assert (own.objective is None) == (other.objective is None)
@@ -470,7 +471,7 @@ def test_every_game_is_the_same_agent_so_one_that_learns_is_enough(game):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ON_ATARI)
 def test_a_recipe_survives_its_json(profile, method):
     recipe = find("atari/up_n_down", profile, method)
     assert from_json(as_json(recipe)) == recipe

@@ -3,10 +3,20 @@ from dataclasses import replace
 
 import pytest
 
+from builders import tiny_host
 from maskrl.envs import DMControl
 from maskrl.recipes import find, names, resolve
 from maskrl.recipes.overrides import from_json, with_overrides
-from maskrl.recipes.schema import Budget, Recipe, as_json, difference, digest, leaves, with_objective
+from maskrl.recipes.schema import (
+    Budget,
+    Recipe,
+    UnknownObjective,
+    as_json,
+    difference,
+    digest,
+    leaves,
+    with_objective,
+)
 
 CARTPOLE = find("dmcontrol/cartpole-swingup", "paper")
 BASELINE = find("dmcontrol/cartpole-swingup", "paper", "baseline")
@@ -97,7 +107,6 @@ def test_a_value_that_json_lacks_is_the_default():
         ),
         ({"env__kind": ...}, "env.kind: expected dmcontrol, atari, toy_control or toy_arcade, got nothing."),
         ({"agent__kind": "dqn"}, 'agent.kind: expected sac or rainbow, got "dqn".'),
-        ({"objective__kind": "curl"}, 'objective.kind: expected mlr, got "curl".'),
         ({"evaluation": 3}, "evaluation: expected a group of every, episodes, epsilon, side_by_side, got 3."),
         ({"objective__mask__ratio": 1.5}, "objective.mask: ratio=1.5 must lie strictly between"),
         ({"env__size": 0}, "env: size=0 of DMControl must be at least 1."),
@@ -109,6 +118,15 @@ def test_json_that_is_not_a_recipe_is_refused_with_the_path(changes, message):
         from_json(edited(**changes))
     assert message in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_objective_of_somebodys_own_code_is_read_but_not_built():
+    recipe = from_json(edited(objective__kind="mine"))
+    assert isinstance(recipe.objective, UnknownObjective)
+    assert (recipe.method, recipe.objective.needs.clip_length) == ("sac+mine", CARTPOLE.objective.clip_length)
+    assert replace(recipe, objective=CARTPOLE.objective) == CARTPOLE
+    with pytest.raises(ValueError, match=r"^objective mine .*Call maskrl\.train\(recipe\) from the program"):
+        recipe.objective.build(tiny_host())
 
 
 def test_all_that_is_wrong_is_said_at_once_and_in_our_words():
