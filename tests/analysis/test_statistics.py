@@ -462,23 +462,3 @@ def test_holm_keeps_the_order_and_lies_between_p_and_bonferroni(p_values: list[f
         assert p <= q <= min(1.0, len(p_values) * p) + 1e-12
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     assert [corrected[index] for index in order] == sorted(corrected)
-
-
-def test_as_if_normal_the_mean_has_the_interval_of_a_normal_mean() -> None:
-    found = statistics.estimate_as_if_normal([Summary(10, 2, 4), Summary(20, 2, 4)], statistics.mean)
-    error = 2 / np.sqrt(8)  # of eight runs, 4 of each task
-    assert [float(part) for part in found] == pytest.approx([15, 15 - 1.96 * error, 15 + 1.96 * error], abs=0.02)
-
-
-def test_as_if_normal_scores_stay_within_the_scale() -> None:
-    found = statistics.estimate_as_if_normal([Summary(0.99, 0.5, 3)], statistics.mean, ends=(0.0, 1.0))
-    assert 0 <= float(found.low) <= float(found.value) <= float(found.high) <= 1
-    assert float(found.value) < 0.9  # half of what would be above is cut off
-
-
-def test_as_if_normal_a_profile_has_a_number_for_every_threshold() -> None:
-    def shares(scores: statistics.Array) -> statistics.Array:
-        return np.asarray((scores[..., None] > np.array([0.0, 10.0, 100.0])).mean(axis=(-3, -2)))
-
-    found = statistics.estimate_as_if_normal([Summary(10, 1, 5)], shares)
-    assert found.value.tolist() == pytest.approx([1, 0.5, 0], abs=0.01)

@@ -21,7 +21,6 @@ Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
 CONFIDENCE = 0.95
-EVERYWHERE = (-math.inf, math.inf)
 
 
 # ── Aggregates ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,29 +200,6 @@ class Summary(NamedTuple):
     def scaled(self, zero: float, one: float) -> "Summary":
         """On the scale that has 0 and 1 there."""
         return Summary((self.mean - zero) / (one - zero), self.std / abs(one - zero), self.runs)
-
-
-def estimate_as_if_normal(
-    summaries: Sequence[Summary],
-    statistic: Statistic,
-    *,
-    ends: tuple[float, float] = EVERYWHERE,
-    resamples: int = 20_000,
-) -> Estimate:
-    """A statistic where only means and standard deviations are told, one of each task: as if runs were normal around them.
-
-    Made-up tables of as many runs as there were, drawn anew many times and kept between the ends of the scale. The value is
-    the mean over them, the interval that of another such experiment.
-    """
-    chance, runs = np.random.default_rng(0), min(summary.runs for summary in summaries)
-    means, stds = (np.array([summary[index] for summary in summaries]) for index in (0, 1))
-    values = np.concatenate(
-        [
-            statistic(np.clip(chance.normal(means, stds, size=(count, runs, len(summaries))), *ends))
-            for count in _pieces(resamples, runs * len(summaries))
-        ]
-    )
-    return _with_interval(np.asarray(values.mean(axis=0)), values, max(2, runs))
 
 
 class Difference(NamedTuple):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
 from maskrl.analysis.statistics import CONFIDENCE, Difference, Summary, effect_size, permutation_p, seeds_needed, welch
-from maskrl.recipes.published import PublishedScore, published, published_scores
+from maskrl.recipes.published import PublishedScore, published
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
 
@@ -143,16 +143,6 @@ def versus(
         gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
         sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, (x, y)))
     return _judge(first, second, sides, problems)
-
-
-def within_paper(table: str, at: int, first: str = GAIN[0], second: str = GAIN[1]) -> Verdicts:
-    """Two columns of a table of the paper against each other, by the means and standard deviations it prints."""
-    sides = list[_Side]()
-    for task in dict.fromkeys(cell.task for cell in published_scores() if cell.table == table):
-        x, y = (usable_summary(published(task, at, method, table=table)) for method in (first, second))
-        if x is not None and y is not None:
-            sides.append(_Side(task, at, x, y, f"{second} ({y.runs} runs)", _papers_own(first, second)))
-    return _judge(first, second, sides, ())
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:

@@ -1,4 +1,4 @@
-"""`maskrl masks` and `maskrl plot`: what is made to be looked at."""
+"""`maskrl masks`: a page that shows what MLR hides."""
 
 import shlex
 import sys
@@ -144,41 +144,3 @@ def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) ->
             raise Refusal(f"--film {film} needs a run: name its directory instead of a recipe.")
         raise Refusal(f"{run.path} has no checkpoint yet. Use --film random, or continue the run.")
     return camera.film_random(recipe, start=start)
-
-
-def plot(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RUNS]...", help="Run directories, folders of them, or CSV files. None: the paper's tables."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the figures go.")] = Path("figures"),
-    format: Annotated[
-        Literal["pdf", "png"], typer.Option(help="pdf: text stays text. png: 300 dots per inch.")
-    ] = "pdf",
-    width: Annotated[
-        Literal["single", "double"], typer.Option(help="Of one column of a page (3.3 inches) or of two (6.8).")
-    ] = "single",
-    against: Annotated[
-        Literal["published"] | None, typer.Option(help="published: with the columns of the paper's tables.")
-    ] = None,
-) -> None:
-    """Draw figures for a paper: learning curves, aggregates with intervals, profiles, improvement, sample efficiency."""
-    from maskrl.analysis.scores import Scores
-    from maskrl.report import plots
-
-    if out.exists() and not out.is_dir():
-        raise Refusal(f"--out {out} is a file. Name a folder.")
-    with refusing(OSError, ModuleNotFoundError):
-        if runs:
-            scores = Scores.read(*runs)
-            figures = plots.draw(scores, out, format=format, width=width, against_paper=against is not None)
-        else:
-            figures = plots.draw_published(out, format=format, width=width)
-    for problem in figures.problems:
-        print(f"maskrl: {problem}", file=sys.stderr)
-    if not figures.files:
-        raise Refusal("There is nothing to draw.")
-    for file in figures.files:
-        print(file)

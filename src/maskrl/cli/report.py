@@ -16,9 +16,9 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUNS]...",
+            metavar="RUNS...",
             help="Run directories, folders of them at any depth, and CSV files with the columns method, task, seed, frames "
-            "or decisions, score. Without any, the paper's own tables.",
+            "or decisions, score.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
@@ -51,18 +51,18 @@ def report(
     from maskrl.report.page import render
     from maskrl.runs.directory import write_whole
 
-    missing = [str(path) for path in runs or () if not path.exists()]
+    if not runs:
+        raise Refusal("No runs were named. Name run directories, the folder of a sweep, or a CSV file.")
+    missing = [str(path) for path in runs if not path.exists()]
     if missing:
         raise Refusal(f"{', '.join(missing)} does not exist. Give run directories, folders of them, or CSV files.")
-    if not runs and against == "none":
-        raise Refusal("There is nothing to report: name runs, or leave out --against none for the paper's tables.")
     if out.is_dir():
         raise Refusal(f"--out {out} is a folder: name a file, such as {out / 'report.html'}.")
     with refusing(ScoresError, ModuleNotFoundError, OSError):
         out.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(out.parent, os.W_OK):  # said before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
-        page = gather(runs or (), against=against, at=at, mixed=mixed)
+        page = gather(runs, against=against, at=at, mixed=mixed)
         write_whole(out, render(page))
         written = write(page.tables, tables) if tables is not None else []
     _tell(page)

@@ -1,7 +1,6 @@
 """What the report page shows, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
 
 report(["runs"])            # run directories, folders of them and CSV files, beside the paper's numbers
-report([])                  # the paper's tables alone
 """
 
 from collections import Counter
@@ -21,7 +20,6 @@ from maskrl.report.document import Line, Lines, Report, Section
 from maskrl.report.facts import RunFacts, all_facts
 from maskrl.report.groups import IN_THE_PAPER, Group, grouped, in_order
 from maskrl.report.inventory import gaps, versions, what_was_run
-from maskrl.report.paper import published_report
 from maskrl.report.probes import representation
 from maskrl.report.tables import counted
 from maskrl.report.task_by_task import comparisons, in_words, negative, negative_lines, task_by_task
@@ -33,13 +31,11 @@ Against = Literal["published", "none"]
 def report(
     paths: Sequence[Path | str], *, against: Against = "published", at: int | None = None, mixed: bool = False
 ) -> Report:
-    """The page of these runs, or of the paper's tables if there are none.
+    """The page of these runs.
 
     `at`: take scores at that time, in the unit of each run's budget, instead of at its end. `mixed`: put runs of different
     protocols together; otherwise each protocol has sections of its own.
     """
-    if not paths:
-        return published_report()
     found = _Found(Scores.read(*paths), list(all_facts(map(Path, paths))))
     if not found.scores.runs and not found.facts:
         listed = "\n".join(f"  {problem}" for problem in found.scores.problems)

@@ -29,16 +29,6 @@ def ablations(groups: Sequence[Group], *, papers: bool) -> Section | None:
     return Section("ablations", "Ablations", (told,), tuple(blocks)) if blocks else None
 
 
-def papers_ablations() -> Section:
-    """The paper's tables alone."""
-    told = (
-        "The reference of these tables is MLR with 5 seeds; Table 1 has it with 10. Compare a row with the reference of its own "
-        "table."
-    )
-    tables = [_table(name, study, papers=True) for name, study in STUDIES.items() if study.table is not None]
-    return Section("ablations", "Ablations", (told,), tuple(tables))
-
-
 def _study_rows(name: str, study: Study, group: Group) -> Rows:
     """The rows that there are runs of; nothing if none of them is of this study in particular."""
     rows = {

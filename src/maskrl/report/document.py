@@ -17,7 +17,6 @@ class Chart:
     kind: ChartKind
     title: str
     data: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
