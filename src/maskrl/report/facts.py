@@ -90,7 +90,7 @@ def run_facts(folder: Path) -> RunFacts:
         source=str(folder),
         recipe=run.recipe,
         life=life,
-        why=str(_json_object(folder / "status.json").get("why") or "") if life == "failed" else "",
+        why=run.why if life == "failed" else "",
         reached=int(clock.get(unit_of(run.recipe), 0)),
         seconds=float(clock.get("seconds", 0.0)),
         versions=run.versions(),

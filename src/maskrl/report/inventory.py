@@ -2,15 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from maskrl.analysis.protocol import protocol_hash
-from maskrl.analysis.reading import RunScores
 from maskrl.recipes.schema import Recipe, difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
-from maskrl.report.tables import Column, Field, Mark, Table, number, tabulated, words
+from maskrl.report.tables import Cell, Column, Field, Mark, Table, number, tabulated
 from maskrl.report.task_by_task import MOST_LINES
 
 
@@ -22,7 +20,7 @@ def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
             "Runs of different protocols are not averaged: they are in groups of their own, named by what sets them apart. "
             "To put them together all the same, ask for --mixed."
         )
-    lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.conflicts]
+    lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.runs.conflicts()]
     if lines:
         told.append(
             "These runs were mixed because that was asked for. Their averages are of scores that are not comparable."
@@ -31,31 +29,20 @@ def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
     return Section("what-was-run", "What was run", tuple(told), tuple(blocks))
 
 
-class _Row(NamedTuple):
-    group: Group
-    method: str
-    runs: Sequence[RunScores]
-
-
 def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Table:
-    rows = [
-        _Row(group, method, [run for run in group.runs.runs if run.method == method])
-        for group in groups
-        for method in group.methods
-    ]
-    name: Field[_Row] = (Column("runs of"), lambda row: words(row.group.name))
+    name: Field[tuple[Group, str]] = (Column("runs of"), lambda row: Cell(row[0].name))
     note = "a hash of what must agree for scores to be comparable"
-    fields: list[Field[_Row]] = [
-        (Column("method"), lambda row: words(row.method, strong=True)),
+    fields: list[Field[tuple[Group, str]]] = [
+        (Column("method"), lambda row: Cell(row[1], strong=True)),
         *([name] if len(groups) > 1 else []),
-        (Column("tasks", ("",)), lambda row: number(len({run.task for run in row.runs}), 0)),
-        (Column("runs", ("",)), lambda row: number(len(row.runs), 0)),
-        (Column("seeds"), lambda row: words(ranges(sorted({run.seed for run in row.runs})))),
-        (Column("what differs"), lambda row: words("; ".join(_differences(row.group, row.method, facts)) or "–")),
-        (Column("protocol", note=note), lambda row: words(_shared_hash(row.group), mark="quiet")),
+        (Column("tasks", ("",)), lambda row: number(len({run.task for run in row[0].runs_of(row[1])}), 0)),
+        (Column("runs", ("",)), lambda row: number(len(row[0].runs_of(row[1])), 0)),
+        (Column("seeds"), lambda row: Cell(ranges(sorted({run.seed for run in row[0].runs_of(row[1])})))),
+        (Column("what differs"), lambda row: Cell("; ".join(_differences(*row, facts)) or "–")),
+        (Column("protocol", note=note), lambda row: Cell(_shared_hash(row[0]), mark="quiet")),
     ]
     title = groups[0].name if len(groups) == 1 else "What was run"
-    return tabulated("what-was-run", title, fields, rows)
+    return tabulated("what-was-run", title, fields, [(group, method) for group in groups for method in group.methods])
 
 
 def _shared_hash(group: Group) -> str:
@@ -114,8 +101,8 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
         return ", ".join(form.format(value, count) for value, count in counts[name].most_common())
 
     fields: list[Field[str]] = [
-        (Column("of"), lambda name: words(name, strong=True)),
-        (Column("version"), lambda name: words(listed(name), mark="warn" if name in several else "")),
+        (Column("of"), lambda name: Cell(name, strong=True)),
+        (Column("version"), lambda name: Cell(listed(name), mark="warn" if name in several else "")),
     ]
     table = tabulated("versions", "Versions", fields, sorted(counts, key=lambda name: name not in several))
     told = ("Where runs differ, the number of runs is in brackets.",) if several else ()
@@ -174,15 +161,15 @@ def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
     hashes = {run.source: protocol_hash(run.protocol) for group in groups for run in group.runs.runs}
     marks: dict[str, Mark] = {"done": "good", "failed": "bad"}
     fields: list[Field[RunFacts]] = [
-        (Column("run"), lambda fact: words(fact.source)),
-        (Column("task"), lambda fact: words(fact.task)),
-        (Column("method"), lambda fact: words(fact.method)),
+        (Column("run"), lambda fact: Cell(fact.source)),
+        (Column("task"), lambda fact: Cell(fact.task)),
+        (Column("method"), lambda fact: Cell(fact.method)),
         (Column("seed", ("",)), lambda fact: number(fact.recipe.seed, 0)),
-        (Column("status"), lambda fact: words(fact.life, mark=marks.get(fact.life, "warn"), note=fact.why)),
+        (Column("status"), lambda fact: Cell(fact.life, mark=marks.get(fact.life, "warn"), note=fact.why)),
         (Column("reached", ("",)), lambda fact: number(fact.reached, 0)),
         (Column("of", ("",)), lambda fact: number(fact.budget, 0)),
-        (Column("unit"), lambda fact: words(fact.unit)),
+        (Column("unit"), lambda fact: Cell(fact.unit)),
         (Column("score", ("",)), lambda fact: number(final.get(fact.source))),
-        (Column("protocol"), lambda fact: words(hashes.get(fact.source, "–"), mark="quiet")),
+        (Column("protocol"), lambda fact: Cell(hashes.get(fact.source, "–"), mark="quiet")),
     ]
     return tabulated("runs", "Every run", fields, facts)
