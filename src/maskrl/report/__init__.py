@@ -42,8 +42,8 @@ def report(
     groups, alike = grouped(scores, at=at, mixed=mixed, papers=papers), cases(facts)
     most = max(20, MOST_POINTS // max(1, len(scores.runs)))
     problems = list(dict.fromkeys([*scores.problems, *(line for group in groups for line in _problems(group))]))
-    methods = in_order({*scores.methods, *(fact.method for fact in facts)})
-    tasks = sorted({*scores.tasks, *(fact.task for fact in facts)})
+    methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
+    tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
     listed = ", ".join(tasks[:6]) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
     sections = [
         what_was_run(groups, facts),
@@ -74,7 +74,7 @@ def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
 def _counts(
     scores: Scores, facts: Sequence[RunFacts], methods: int, tasks: int, problems: int
 ) -> tuple[tuple[str, str], ...]:
-    folders = {fact.source for fact in facts}
+    folders = {fact.run.source for fact in facts}
     others = {(run.source, run.name) for run in scores.runs if run.source not in folders}
     counts = {"run": len(others) + len(facts), "method": methods, "task": tasks}
     counts |= {"unfinished": sum(not fact.finished for fact in facts), "problem": problems}

@@ -191,9 +191,9 @@ CASE_FIELDS: list[Field[Case]] = [
 
 def cases(facts: Sequence[RunFacts]) -> Cases:
     """The runs of each, in order. Runs of different protocols are never averaged here, mixed or not."""
-    parts = Scores(tuple(fact.without_scores for fact in facts)).groups()
+    parts = Scores(tuple(fact.run for fact in facts)).groups()
     names = {run.source: name for part in parts for name in [_name(part, parts)] for run in part.runs}
     found = defaultdict[Case, list[RunFacts]](list)
     for fact in facts:
-        found[Case(fact.task, names[fact.source], fact.method)].append(fact)
+        found[Case(fact.run.task, names[fact.run.source], fact.run.method)].append(fact)
     return dict(sorted(found.items(), key=lambda item: (item[0].task, item[0].setting, order_of(item[0].method))))

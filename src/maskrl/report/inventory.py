@@ -14,7 +14,7 @@ from maskrl.report.task_by_task import MOST_LINES
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
     """A row for every method of every group, and in what it differs from the others."""
-    told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.source: fact for fact in facts})])
+    told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.run.source: fact for fact in facts})])
     if len({group.suite for group in groups}) < len(groups):
         told.append(
             "Runs of different protocols are not averaged: they are in groups of their own, named by what sets them apart. "
@@ -115,7 +115,7 @@ def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[
         Line(_gap_sentence(fact), "bad" if fact.life == "failed" else "warn") for fact in facts if not fact.finished
     ]
     missing = [Line(line, "warn") for group in groups for line in _missing_runs(group)]
-    notes = [Line(f"{fact.source}: {note}") for fact in facts for note in fact.notes]
+    notes = [Line(f"{fact.run.source}: {note}") for fact in facts for note in fact.notes]
     blocks: list[Lines | Table] = [
         Lines(f"{title}: {len(lines)}", tuple(lines), folded=len(lines) > 2 * MOST_LINES)
         for title, lines in (
@@ -132,10 +132,8 @@ def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[
 
 def _gap_sentence(fact: RunFacts) -> str:
     life = f"failed: {fact.why}" if fact.life == "failed" and fact.why else fact.life
-    return (
-        f"{fact.method} on {fact.task}, seed {fact.recipe.seed} ({fact.source}): {life.rstrip('.')}, at {fact.reached:,} of "
-        f"{fact.budget:,} {fact.unit}."
-    )
+    reached = f"at {fact.reached:,} of {fact.budget:,} {fact.run.unit}"
+    return f"{fact.run.name} ({fact.run.source}): {life.rstrip('.')}, {reached}."
 
 
 def _missing_runs(group: Group) -> Iterator[str]:
@@ -161,15 +159,15 @@ def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
     hashes = {run.source: protocol_hash(run.protocol) for group in groups for run in group.runs.runs}
     marks: dict[str, Mark] = {"done": "good", "failed": "bad"}
     fields: list[Field[RunFacts]] = [
-        (Column("run"), lambda fact: Cell(fact.source)),
-        (Column("task"), lambda fact: Cell(fact.task)),
-        (Column("method"), lambda fact: Cell(fact.method)),
-        (Column("seed", ("",)), lambda fact: number(fact.recipe.seed, 0)),
+        (Column("run"), lambda fact: Cell(fact.run.source)),
+        (Column("task"), lambda fact: Cell(fact.run.task)),
+        (Column("method"), lambda fact: Cell(fact.run.method)),
+        (Column("seed", ("",)), lambda fact: number(fact.run.seed, 0)),
         (Column("status"), lambda fact: Cell(fact.life, mark=marks.get(fact.life, "warn"), note=fact.why)),
         (Column("reached", ("",)), lambda fact: number(fact.reached, 0)),
         (Column("of", ("",)), lambda fact: number(fact.budget, 0)),
-        (Column("unit"), lambda fact: Cell(fact.unit)),
-        (Column("score", ("",)), lambda fact: number(final.get(fact.source))),
-        (Column("protocol"), lambda fact: Cell(hashes.get(fact.source, "–"), mark="quiet")),
+        (Column("unit"), lambda fact: Cell(fact.run.unit)),
+        (Column("score", ("",)), lambda fact: number(final.get(fact.run.source))),
+        (Column("protocol"), lambda fact: Cell(hashes.get(fact.run.source, "–"), mark="quiet")),
     ]
     return tabulated("runs", "Every run", fields, facts)

@@ -74,7 +74,7 @@ def _cosine_curves(found: Cases) -> Iterator[Chart]:
     """The encoder's cosine over training, where it was measured more than once; a panel for each task and protocol."""
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for case, facts in found.items():
-        measured = [(fact.recipe.seed, points) for fact in facts if (points := _cosines(fact))]
+        measured = [(fact.run.seed, points) for fact in facts if (points := _cosines(fact))]
         if measured:
             lines[f"{case.task}, {case.setting.partition(' · ')[2]}"].append(method_lines(case.method, measured, 100))
     panels = [
