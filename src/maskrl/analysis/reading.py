@@ -149,16 +149,7 @@ def read_csv(path: Path) -> Found:
         return [], [f"{path} has the columns {', '.join(names) or 'none'}; there is no {', no '.join(missing)}."]
     if not lines:
         return [], [f"{path} has no rows."]
-    curves, problems = _curves_of(path, lines, units)
-    runs, repeated = _runs_of(path, curves)
-    return runs, problems + repeated
-
-
-def _curves_of(
-    path: Path, lines: Sequence[tuple[int, Mapping[str, str]]], units: Sequence[Unit]
-) -> tuple[_Curves, list[str]]:
-    curves: dict[_Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    problems = []
+    curves, problems = defaultdict[_Key, dict[int, list[float]]](lambda: defaultdict(list)), list[str]()
     for number, line in lines:
         try:
             key, at, score = _parsed(line, units)
@@ -169,7 +160,8 @@ def _curves_of(
             curves[key][at].append(score)
         else:
             problems.append(f"{path}, line {number}: the score is not a finite number. Left out.")
-    return curves, problems
+    runs, repeated = _runs_of(path, curves)
+    return runs, problems + repeated
 
 
 def _runs_of(path: Path, curves: _Curves) -> Found:

@@ -57,9 +57,6 @@ class Scores:
         """The runs for which that is true; the problems stay."""
         return replace(self, runs=tuple(run for run in self.runs if keep(run)))
 
-    def of_suite(self, suite: str) -> "Scores":
-        return self.where(lambda run: run.suite == suite)
-
     def at(self, time: int | None = None) -> "Scores":
         """One score of every run: at that time, in its own unit, or at the end of its budget. A run without one is a problem."""
         runs, problems = list[RunScores](), list[str]()

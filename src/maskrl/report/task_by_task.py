@@ -135,12 +135,9 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
         (Column("difference", ("", "low", "high")), _difference_cell),
         (Column("p", ("",)), lambda verdict: _p_cell(verdict.difference and verdict.difference.p)),
         (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get(verdict.task))),
-        (Column("p, permutation", ("",)), lambda verdict: _p_cell(verdict.permutation_p)),
         (Column("effect size", ("",)), lambda verdict: number(verdict.effect, 2)),
         (Column("runs", ("",)), lambda verdict: number(verdict.runs, 0)),
     ]
-    if all(verdict.permutation_p is None for verdict in verdicts.tasks):
-        fields = [field for field in fields if field[0].name != "p, permutation"]
     gauged = any(verdict.needed is not None for verdict in (*verdicts.tasks, *verdicts.overall))
     gauge = (
         "That none shows counts as consistent only if there are seeds enough to have found the paper’s own gain of MLR over "
