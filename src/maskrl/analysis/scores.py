@@ -77,16 +77,16 @@ class Scores:
         """On a scale that has 0 and 1: random and human player on Atari, random and perfect play of a toy, 0 and 1000 points
         on DMControl. A task without such a scale is a problem.
         """
+        scales = {task: scale(task) for task in self.tasks}
         problems = [
-            f"{task} has no scale to normalise its scores with: left out." for task in self.tasks if not scale(task)
+            f"{task} has no scale to normalise its scores with: left out." for task in scales if not scales[task]
         ]
-
-        def on_scale(run: RunScores) -> RunScores:
-            zero, one = scale(run.task) or (0.0, 1.0)
-            return replace(run, curve=tuple((at, (score - zero) / (one - zero)) for at, score in run.curve))
-
-        runs = tuple(on_scale(run) for run in self.runs if scale(run.task))
-        return Scores(runs, (*self.problems, *problems))
+        runs = [
+            replace(run, curve=tuple((at, (score - found[0]) / (found[1] - found[0])) for at, score in run.curve))
+            for run in self.runs
+            if (found := scales[run.task])
+        ]
+        return Scores(tuple(runs), (*self.problems, *problems))
 
     def values(self, method: str, task: str) -> NDArray[np.float64]:
         """The score of every run of a method on a task, by seed."""

@@ -43,9 +43,8 @@ class Verdict:
 
         counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
         start = f"{self.task}: {self.ours} {shown(self.mean)} ({counted}), {self.theirs} {shown(self.reference)}"
-        if self.difference is None:
-            middle = "one run has no spread to test with"
-        else:
+        middle = "one run has no spread to test with"
+        if self.difference is not None:
             value, low, high, p = self.difference
             middle = f"a difference of {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
         return f"{start}: {middle}. {self._ending()}"

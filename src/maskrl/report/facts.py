@@ -47,10 +47,8 @@ class RunFacts:
 
 def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
     """Of every run that can be read; of the others `Scores.problems` tells."""
-    folders = dict[Path, Path]()  # paths may overlap
-    for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path)):
-        folders.setdefault(folder.resolve(), folder)
-    for folder in folders.values():
+    seen = set[Path]()
+    for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path, seen)):
         try:
             yield run_facts(folder)
         except (RunError, OSError, ValueError, KeyError, TypeError, OverflowError):

@@ -41,7 +41,7 @@ def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
     """Random actions in the training environment. The clip begins `start` decisions after a reset, or as late as it can."""
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         spaces, chance = Spaces.of(env), np.random.default_rng(recipe.seed)
-        obs = _film(env, recipe.seed, _length(recipe), start, lambda _: spaces.random_action(chance))
+        obs = _film(env, recipe.seed, objective_of(recipe).clip_length, start, lambda _: spaces.random_action(chance))
         return _footage(recipe, obs, f"Random actions, seed {recipe.seed}.", lambda: build_agent(recipe, env))
 
 
@@ -49,14 +49,14 @@ def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int
     """The agent of a checkpoint acts, without exploring, in an evaluation environment. `recipe` may have other masks."""
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         agent, seed = _agent_of(run, env, state), recipe.seed + EVALUATION_SEED
-        obs = _film(env, seed, _length(recipe), start, lambda obs: agent.policy().act(obs[None])[0])
+        obs = _film(env, seed, objective_of(recipe).clip_length, start, lambda obs: agent.policy().act(obs[None])[0])
         frames = state["position"]["decisions"] * recipe.env.action_repeat
         return _footage(recipe, obs, f"The agent of {run.path}, trained for {frames:,} frames, acts.", lambda: agent)
 
 
 def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
     """A clip from the middle of what the run has stored. Its files are read and left as they are."""
-    folder, length = run.path / "replay", _length(recipe)
+    folder, length = run.path / "replay", objective_of(recipe).clip_length
     files = ("frames.u8", "stamps.u32") if run.recipe.replay.storage == "disk" else ()
     if not all((folder / name).exists() for name in files):
         raise RunError(f"{folder} is gone. Film the agent or random actions instead.")
@@ -116,10 +116,6 @@ def _footage(recipe: Recipe, obs: Tensor, source: str, agent: Callable[[], Agent
     middle = obs[..., edge : edge + crop, edge : edge + crop]
     maps = encoder.features(middle.to(like.device, like.dtype) / 255).mean(dim=1).cpu()
     return Footage(obs, source, (maps - maps.min()) / (maps.max() - maps.min()).clamp(min=1e-9))
-
-
-def _length(recipe: Recipe) -> int:
-    return objective_of(recipe).clip_length
 
 
 def objective_of(recipe: Recipe) -> MLRConfig:

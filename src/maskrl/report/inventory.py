@@ -3,8 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from maskrl.analysis.protocol import protocol_hash
-from maskrl.recipes.schema import Recipe, difference
+from maskrl.recipes.schema import difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
@@ -31,7 +30,6 @@ def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
 
 def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Table:
     name: Field[tuple[Group, str]] = (Column("runs of"), lambda row: Cell(row[0].name))
-    note = "a hash of what must agree for scores to be comparable"
     fields: list[Field[tuple[Group, str]]] = [
         (Column("method"), lambda row: Cell(row[1], strong=True)),
         *([name] if len(groups) > 1 else []),
@@ -39,18 +37,9 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Ta
         (Column("runs", ("",)), lambda row: number(len(row[0].runs_of(row[1])), 0)),
         (Column("seeds"), lambda row: Cell(ranges(sorted({run.seed for run in row[0].runs_of(row[1])})))),
         (Column("what differs"), lambda row: Cell("; ".join(_differences(*row, facts)) or "–")),
-        (Column("protocol", note=note), lambda row: Cell(_shared_hash(row[0]), mark="quiet")),
     ]
     title = groups[0].name if len(groups) == 1 else "What was run"
     return tabulated("what-was-run", title, fields, [(group, method) for group in groups for method in group.methods])
-
-
-def _shared_hash(group: Group) -> str:
-    """Over what all runs of the group share; each run has its own in the list of runs."""
-    shared = dict(group.runs.runs[0].protocol)
-    for run in group.runs.runs[1:]:
-        shared = {path: value for path, value in shared.items() if run.protocol.get(path) == value}
-    return protocol_hash(shared)
 
 
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
@@ -64,11 +53,8 @@ def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> li
     task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
     if task is None:
         return [f"no task in common with {reference}"]
-    return _changes(facts[known[reference, task]].recipe, facts[known[method, task]].recipe, method)
-
-
-def _changes(theirs: Recipe, ours: Recipe, method: str) -> list[str]:
-    kept = [line for line in difference(theirs, ours) if not line.startswith(("seed", "device", "threads"))]
+    lines = difference(facts[known[reference, task]].recipe, facts[known[method, task]].recipe)
+    kept = [line for line in lines if not line.startswith(("seed", "device", "threads"))]
     # Where one has an objective and the other has none, that is all the difference says: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
     return kept + named
@@ -156,7 +142,6 @@ def _missing_runs(group: Group) -> Iterator[str]:
 
 def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
     final = {run.source: run.curve[0][1] for group in groups for run in group.final.runs}
-    hashes = {run.source: protocol_hash(run.protocol) for group in groups for run in group.runs.runs}
     marks: dict[str, Mark] = {"done": "good", "failed": "bad"}
     fields: list[Field[RunFacts]] = [
         (Column("run"), lambda fact: Cell(fact.run.source)),
@@ -168,6 +153,5 @@ def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
         (Column("of", ("",)), lambda fact: number(fact.budget, 0)),
         (Column("unit"), lambda fact: Cell(fact.run.unit)),
         (Column("score", ("",)), lambda fact: number(final.get(fact.run.source))),
-        (Column("protocol"), lambda fact: Cell(hashes.get(fact.run.source, "–"), mark="quiet")),
     ]
     return tabulated("runs", "Every run", fields, facts)

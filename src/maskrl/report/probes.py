@@ -1,7 +1,7 @@
 """What the encoders have learned: the last probe of every run beside the paper's cosines, and cosines over training."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,11 @@ def _probes_table(found: Cases, *, papers: bool) -> Table:
     printed = {(m.lower(), task): cosine for (m, task), cosine in representation_cosines().items()} if papers else {}
 
     def probe(key: str) -> Field[Case]:
-        return Column(PROBES[key], ("mean", "std", "runs")), lambda case: _probe_cell(last[case], key)
+        def cell(case: Case) -> Cell:
+            values = [probe[key] for probe in last[case] if key in probe]
+            return summary_cell(values) if values else NOTHING
+
+        return Column(PROBES[key], ("mean", "std", "runs")), cell
 
     def papers_cosine(case: Case) -> Cell:
         cosine = number(printed.get((case.method, case.task)), 3)
@@ -53,11 +57,6 @@ def _probes_table(found: Cases, *, papers: bool) -> Table:
     paper: Field[Case] = (Column("paper: cosine", ("",), "quiet"), papers_cosine)
     fields = [*CASE_FIELDS, first, *([paper] if papers else []), *others]
     return tabulated("representation", "Representation probes", fields, found)
-
-
-def _probe_cell(probes: Sequence[Mapping[str, float]], key: str) -> Cell:
-    values = [probe[key] for probe in probes if key in probe]
-    return summary_cell(values) if values else NOTHING
 
 
 def _last_probe(fact: RunFacts) -> dict[str, float]:
