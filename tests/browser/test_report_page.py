@@ -2,11 +2,11 @@
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from maskrl.analysis.verdict import within_paper
 from maskrl.recipes import resolve
 from maskrl.report import report
 from maskrl.report.page import render
@@ -43,13 +43,6 @@ def runs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def papers_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("paper") / "paper.html"
-    file.write_text(render(report([])), encoding="utf-8")
-    return file
-
-
 def fits(page: Page) -> bool:
     """Nothing sticks out at the side: only tables scroll, within themselves."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
@@ -69,50 +62,77 @@ def test_a_page_of_runs_opens_everywhere(open_page: OpenPage, runs_page: Path, w
     assert (max(red, green, blue) < 60) is dark
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_papers_page_opens(open_page: OpenPage, papers_page: Path, width: int) -> None:
-    page = open_page(papers_page, width=width)
-    expect(page.locator("h1")).to_have_text("The paper’s tables")
-    assert page.locator("[data-chart] svg").count() > 50  # a panel for each task of three benchmarks
-    assert fits(page)
-
-
 def names(page: Page, table: str) -> list[str]:
-    return page.locator(f"#table-{table} tbody th").all_inner_texts()
+    """The first column of the table whose key ends so."""
+    return page.locator(f"figure[id$={table}] tbody th").all_inner_texts()
 
 
-def test_a_heading_sorts_its_table_by_click_and_by_key(open_page: OpenPage, papers_page: Path) -> None:
-    page = open_page(papers_page)
-    heading = page.locator("#table-dmcontrol-100k-scores thead th").filter(has_text="MLR")
-    by_score = ["cheetah-run", "walker-walk", "cartpole-swingup", "reacher-easy", "finger-spin", "ball_in_cup-catch"]
+def test_a_heading_sorts_its_table_by_click_and_by_key(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    heading = page.locator("figure[id$=-mlr-baseline] thead th").filter(has_text="runs")
+    by_runs = ["cheetah-run", "finger-spin", "walker-walk"]  # of cheetah-run there are two, of the others three
     expect(heading).to_have_attribute("aria-sort", "none")
     heading.get_by_role("button").click()
-    assert names(page, "dmcontrol-100k-scores") == by_score[::-1]  # of numbers the largest first
+    assert names(page, "-mlr-baseline")[-1] == by_runs[0]  # of numbers the largest first
     expect(heading).to_have_attribute("aria-sort", "descending")
     heading.get_by_role("button").press("Enter")
-    assert names(page, "dmcontrol-100k-scores") == by_score
+    assert names(page, "-mlr-baseline")[0] == by_runs[0]
     expect(heading).to_have_attribute("aria-sort", "ascending")
-    page.locator("#table-dmcontrol-100k-scores thead th button").first.click()
-    assert names(page, "dmcontrol-100k-scores") == sorted(by_score)
+    page.locator("figure[id$=-mlr-baseline] thead th button").first.click()
+    assert names(page, "-mlr-baseline") == sorted(by_runs)
     expect(heading).to_have_attribute("aria-sort", "none")
-    assert page.locator("#table-dmcontrol-100k-scores tfoot th").first.inner_text() == "mean (printed)"  # stays last
+    last = page.locator("figure[id$=-mlr-baseline] tfoot th").first
+    assert last.inner_text() == "dmcontrol: mean of 3 tasks"  # stays last
 
 
-def test_numbers_are_sorted_as_numbers_and_not_by_their_digits(open_page: OpenPage, papers_page: Path) -> None:
-    page = open_page(papers_page)
-    page.locator("#table-atari-100k-gain thead th").filter(has_text="effect size").get_by_role("button").click()
-    effects = {
-        verdict.task.partition("/")[2]: verdict.effect for verdict in within_paper("table:atari_compare", 100_000).tasks
-    }
-    assert names(page, "atari-100k-gain") == sorted(effects, key=lambda game: -(effects[game] or 0.0))
+def test_numbers_are_sorted_as_numbers_and_not_by_their_digits(open_page: OpenPage, tmp_path: Path) -> None:
+    scores = {"a": 5, "b": 400, "c": 30}
+    rows = [f"mlr,toy/{task},1,3000,{score}" for task, score in scores.items()]
+    (tmp_path / "scores.csv").write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    (tmp_path / "report.html").write_text(render(report([tmp_path / "scores.csv"])), encoding="utf-8")
+    page = open_page(tmp_path / "report.html")
+    page.locator("figure[id$=-scores] thead th").filter(has_text="mlr").get_by_role("button").click()
+    assert names(page, "-scores") == ["b", "c", "a"]
 
 
-def test_what_is_missing_stays_last(open_page: OpenPage, papers_page: Path) -> None:
-    page = open_page(papers_page)
-    button = page.locator("#table-dmcontrol-100k-scores thead th").filter(has_text="SLAC").get_by_role("button")
+def test_what_is_missing_stays_last(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    button = page.locator("figure[id$=-scores] thead th").filter(has_text=EVIL).get_by_role("button")
     for _ in range(2):
         button.click()
-        assert set(names(page, "dmcontrol-100k-scores")[-2:]) == {"cartpole-swingup", "reacher-easy"}
+        assert names(page, "-scores")[0] == "walker-walk"  # the only task that this method has
+
+
+def test_a_chart_is_saved_as_a_drawing_that_needs_no_page(open_page: OpenPage, runs_page: Path) -> None:
+    drawings = []
+    for dark in (False, True):
+        page = open_page(runs_page, dark=dark)
+        figure = page.locator("figure:has(.kind-curves)").first
+        figure.get_by_role("button", name="baseline", exact=True).click()
+        with page.expect_download() as download:
+            figure.get_by_role("button", name="Save as SVG: Learning curves").click()
+        assert download.value.suggested_filename.endswith("-curves-chart.svg")
+        drawings.append(download.value.path().read_text(encoding="utf-8"))
+    light, dark_scheme = drawings
+    assert light == dark_scheme  # the colours are for white paper
+    assert "class=" not in light
+    assert "var(" not in light
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.fromstring(light)
+    assert len(root.findall(f"{svg}svg")) == len(TASKS)  # a panel for each
+    texts = {text.text for text in root.iter(f"{svg}text")}
+    assert {*TASKS, "mlr", EVIL, "paper: MLR"} <= texts
+    assert not {"baseline", "paper: Baseline"} & texts  # which was switched off
+
+
+def test_every_chart_can_be_saved(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    buttons = page.get_by_role("button", name="Save as SVG")
+    assert buttons.count() == page.locator("[data-chart]").count()
+    for index in range(buttons.count()):
+        with page.expect_download() as download:
+            buttons.nth(index).click()
+        ElementTree.parse(download.value.path())
 
 
 def test_a_method_can_be_switched_off_and_on(open_page: OpenPage, runs_page: Path) -> None:
@@ -206,16 +226,15 @@ def test_the_scheme_can_be_changed(open_page: OpenPage, runs_page: Path) -> None
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == before
 
 
-def test_links_of_the_contents_lead_somewhere(open_page: OpenPage, runs_page: Path, papers_page: Path) -> None:
-    for file in (runs_page, papers_page):
-        page = open_page(file)
-        missing = page.evaluate(
-            "[...document.querySelectorAll('.toc a')].filter(a => !document.getElementById(a.hash.slice(1))).length"
-        )
-        assert missing == 0
-        assert page.evaluate(
-            "new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size === document.querySelectorAll('[id]').length"
-        )
+def test_links_of_the_contents_lead_somewhere(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    missing = page.evaluate(
+        "[...document.querySelectorAll('.toc a')].filter(a => !document.getElementById(a.hash.slice(1))).length"
+    )
+    assert missing == 0
+    assert page.evaluate(
+        "new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size === document.querySelectorAll('[id]').length"
+    )
 
 
 def test_a_failed_run_is_in_the_list_of_gaps(open_page: OpenPage, runs_page: Path) -> None:

@@ -161,7 +161,6 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
     assert row["mlr: verdict"] == "consistent"
     assert row["paper: Baseline"] == "593 ± 118 (10)"
     (verdict,) = against_paper(Scores.read(tmp_path), "mlr").tasks
-    assert lines(page, "In words: mlr against the paper") == [verdict.sentence]
     assert [line.text for group in page.headline for line in group.lines] == [verdict.sentence]
     (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
     assert {(band["label"], band["at"], band["mean"], band["std"]) for band in chart.data["panels"][0]["bands"]} == {
@@ -279,6 +278,17 @@ def test_pretrained_encoders_are_one_method_wherever_they_lie(tmp_path: Path) ->
     assert page.methods == ("baseline encoder_from=somewhere/{task}/seed-{seed}/encoder.safetensors",)
     row = texts(table(page, "-ablation-pretraining"))["MLR-Pretraining"]
     assert (row["cheetah-run"], row["paper: cheetah-run"]) == ("502 ± 1 (2)", "468 ± 27 (5)")
+
+
+def test_misprints_of_the_paper_are_marked(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"{method},walker-walk,{seed},500000,{900 + seed}" for method in ("mlr", "drq") for seed in (1, 2)]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    assert texts(table(report([file]), "-scores"))["walker-walk"]["paper: DrQ"] == "921 ± 4,575 *"
+    recipe = recipes.ablation("variants/MLR w.o. ActTok", "dmcontrol/walker-walk", "paper")
+    write_run(tmp_path / "run", recipe, {100_000: 600})
+    rows_of_study = texts(table(report([tmp_path / "run"]), "-ablation-variants"))
+    assert rows_of_study["MLR w.o. ActTok"]["paper: median"] == "824.2 *"
 
 
 # ── Where it does not help ────────────────────────────────────────────────────────────────────────────────────────────
@@ -452,10 +462,11 @@ def test_one_run_has_no_interval_and_no_spread(tmp_path: Path) -> None:
         (20 - ToyControl.random_return) / (ToyControl.optimal_return - ToyControl.random_return)
     )
     assert np.isnan([low, high]).all()
-    (sentence,) = lines(page, "In words")
-    assert "one run has no spread to test with" in sentence
+    (claim,) = [line for group in page.headline for line in group.lines]
+    assert "one run has no spread to test with" in claim.text
     (chart,) = [chart for chart in page.charts if chart.kind == "profile"]
-    assert set(chart.data["methods"][0]["low"]) == {None}
+    assert np.isnan(chart.data["methods"][0]["low"]).all()
+    assert '"low":[null,null' in render(page)
 
 
 def test_nothing_to_report_on_is_refused(tmp_path: Path) -> None:
@@ -486,7 +497,7 @@ def test_probes_stand_beside_the_papers_cosines(tmp_path: Path) -> None:
     page = report([tmp_path])
     ((_, row),) = texts(table(page, "representation")).items()
     assert (row["encoder cosine"], row["paper: cosine"]) == ("0.860 ± 0.057 (2)", "0.930")  # of 0.9 and 0.82
-    assert (row["linear R²"], row["decoder cosine"], row["profile"]) == ("0.750 (1)", "–", "paper")
+    assert (row["linear R²"], row["decoder cosine"]) == ("0.750 (1)", "–")
     (chart,) = [chart for chart in page.charts if chart.key == "probe-curves"]
     assert chart.data["panels"][0]["methods"][0]["seeds"][0]["points"] == [[50_000, 0.45], [100_000, 0.9]]
 
@@ -509,7 +520,7 @@ def test_probes_of_different_protocols_are_not_averaged(tmp_path: Path, mixed: b
         "dmcontrol/cheetah-run, paper profile · 100,000 frames": [0.9, 1],
         "dmcontrol/cheetah-run, paper profile · 500,000 frames": [0.1, 1],
     }
-    cosines = [(row[-1].text, row[2].text) for row in table(page, "representation").rows]
+    cosines = [(row[1].text, row[3].text) for row in table(page, "representation").rows]
     assert cosines == [
         ("DMControl · lite profile · 100,000 frames", "0.500 (1)"),
         ("DMControl · paper profile · 100,000 frames", "0.900 (1)"),
@@ -520,8 +531,8 @@ def test_probes_of_different_protocols_are_not_averaged(tmp_path: Path, mixed: b
 def test_a_lite_cosine_is_not_comparable(tmp_path: Path) -> None:
     events = [{"kind": "probe", "frames": 100, "encoder_cosine": 0.5}]
     write_run(tmp_path / "1", control("cheetah-run", 1, profile="lite"), {20_000: 480}, events=events)
-    ((_, row),) = texts(table(report([tmp_path]), "representation")).items()
-    assert (row["paper: cosine"], row["profile"]) == ("0.930", LITE)
+    ((*_, cell, _, _, _, _),) = table(report([tmp_path]), "representation").rows
+    assert (cell.text, cell.mark, cell.note) == ("0.930", "apart", LITE)
 
 
 def test_the_split_of_time_is_a_sum_over_the_log(tmp_path: Path) -> None:
@@ -534,7 +545,7 @@ def test_the_split_of_time_is_a_sum_over_the_log(tmp_path: Path) -> None:
     (chart,) = [chart for chart in page.charts if chart.kind == "bars"]
     (bar,) = chart.data["rows"]
     assert chart.data["parts"] == ["act", "learn"]
-    assert bar == {"name": "mlr", "group": "toy/reach, 3,000 frames", "values": [2.0, 8.0]}
+    assert bar == {"name": "mlr", "group": "Toys · 3,000 frames", "values": [2.0, 8.0]}
 
 
 def timed(path: Path, recipe: Recipe, frames: int, seconds: float, status: str = "done") -> None:
@@ -560,12 +571,12 @@ def test_hours_are_of_finished_runs_and_of_one_budget(tmp_path: Path) -> None:
     assert rows[0]["frames per second"] == "0.6"  # 6300 in 11160 seconds, of all of them
     (chart,) = [chart for chart in page.charts if chart.kind == "bars"]
     assert [(bar["group"], bar["values"]) for bar in chart.data["rows"]] == [
-        ("toy/reach, 3,000 frames", [5400]),
-        ("toy/reach, 6,000 frames", [14400]),
+        ("Toys · 3,000 frames", [5400]),
+        ("Toys · 6,000 frames", [14400]),
     ]
 
 
-def test_many_bars_become_one_for_each_method_and_protocol(tmp_path: Path) -> None:
+def test_a_bar_is_the_mean_over_the_tasks_of_a_method_and_protocol(tmp_path: Path) -> None:
     cases = [("lite", "mlr", 10), ("lite", "baseline", 20), ("paper", "mlr", 100)]
     for index, task in enumerate(
         ("cartpole-swingup", "cheetah-run", "finger-spin", "reacher-easy", "walker-walk", "walker-run")
@@ -575,9 +586,9 @@ def test_many_bars_become_one_for_each_method_and_protocol(tmp_path: Path) -> No
             timed(tmp_path / profile / method / task, recipe, 100_000, seconds + 2 * index)
     (chart,) = [chart for chart in report([tmp_path]).charts if chart.kind == "bars"]
     assert chart.data["rows"] == [
-        {"name": "mlr", "group": "mean over tasks, DMControl · lite profile · 100,000 frames", "values": [15]},
-        {"name": "baseline", "group": "mean over tasks, DMControl · lite profile · 100,000 frames", "values": [25]},
-        {"name": "mlr", "group": "mean over tasks, DMControl · paper profile · 100,000 frames", "values": [105]},
+        {"name": "mlr", "group": "DMControl · lite profile · 100,000 frames", "values": [15]},
+        {"name": "baseline", "group": "DMControl · lite profile · 100,000 frames", "values": [25]},
+        {"name": "mlr", "group": "DMControl · paper profile · 100,000 frames", "values": [105]},
     ]
 
 
@@ -591,68 +602,6 @@ def test_a_real_run_is_reported(tmp_path: Path) -> None:
     assert {row[4].text for row in table(page, "runs").rows} == {"done"}
     assert table(page, "time").rows[0][5].numbers[0] > 0
     assert len(render(page)) > 10_000
-
-
-# ── The paper alone ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def papers() -> Report:
-    return report([])
-
-
-def test_the_papers_tables_are_as_printed(papers: Report) -> None:
-    control_100k, atari = (texts(table(papers, f"{name}-scores")) for name in ("dmcontrol-100k", "atari-100k"))
-    assert control_100k["reacher-easy"]["MLR"] == "866 ± 103 (10)"
-    assert (control_100k["mean (printed)"]["MLR"], control_100k["median (printed)"]["MLR"]) == ("772.8", "836.0")
-    assert (atari["IQM (printed)"]["MLR"], atari["optimality gap (printed)"]["Baseline"]) == ("0.432", "0.614")
-    means = atari["mean human-normalised (computed)"]
-    assert (means["MLR"], means["Baseline"], means["Human"], means["Random"]) == ("0.679", "0.498", "1.000", "0.000")
-
-
-def test_the_best_of_a_row_is_bold(papers: Report) -> None:
-    scores = table(papers, "dmcontrol-100k-scores")
-    row = next(row for row in scores.rows if row[0].text == "finger-spin")
-    assert [scores.columns[index].name for index, cell in enumerate(row) if cell.strong and index] == ["PlayVirtual"]
-
-
-def test_intervals_of_the_papers_scores_are_simulated(papers: Report) -> None:
-    rows = {row[0].text: row for row in table(papers, "atari-100k-paper-aggregates").rows}
-    assert rows["MLR"][3].numbers == pytest.approx((0.432, 0.41, 0.45), abs=0.012)
-    assert rows["Baseline"][3].numbers == pytest.approx((0.292, 0.25, 0.34), abs=0.012)
-    assert rows["SPR"][3].text == "0.337"  # it has no standard deviation
-    words = " ".join(
-        section(papers, "Misprints").words + next(s for s in papers.sections if s.title == "Aggregates").words
-    )
-    assert "simulated" in words
-
-
-def test_misprints_are_marked_and_told(papers: Report) -> None:
-    drq = next(row for row in table(papers, "dmcontrol-500k-scores").rows if row[0].text == "walker-walk")
-    assert [cell.text for cell in drq if cell.mark == "warn"] == ["921 ± 4,575 *"]
-    assert len(lines(papers, "Misprints")) == 3
-    assert texts(table(papers, "ablation-variants"))["MLR w.o. ActTok"]["median"] == "824.2 *"
-
-
-def test_where_the_papers_mlr_is_below_its_baseline(papers: Report) -> None:
-    found = section(papers, "Where MLR does not help in the paper")
-    below = [line.text.split(":")[0] for block in found.blocks for line in block.lines if line.mark == "below"]  # type: ignore[union-attr]
-    assert below == ["atari/asterix", "atari/bank_heist"]
-
-
-def test_the_papers_ablations_cosines_and_hours_are_there(papers: Report) -> None:
-    assert texts(table(papers, "ablation-pretraining"))["MLR-Pretraining"]["reacher-easy"] == "862 ± 180 (5)"
-    assert texts(table(papers, "cosines"))["MLR"] == {"method": "MLR", "cheetah-run": "0.930", "reacher-easy": "0.868"}
-    assert {(row[0].text, row[1].text): row[2].text for row in table(papers, "hours").rows}["atari", "MLR"] == "8.2"
-
-
-def test_keys_are_unique(papers: Report) -> None:
-    keys = [block.key for one in papers.sections for block in one.blocks if not isinstance(block, Lines)]
-    keys += [one.key for one in papers.sections]
-    charts = [key for key in keys if key.endswith("-chart")]
-    assert len(set(charts)) == len(charts)
-    assert len({one.key for one in papers.tables}) == len(papers.tables)
-    assert len({one.key for one in papers.sections}) == len(papers.sections)
 
 
 # ── The page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -678,6 +627,16 @@ def test_names_stay_text(tmp_path: Path) -> None:
     assert "{{7*7}}" in text  # and was not worked out
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))  # type: ignore[union-attr]
     assert EVIL in data["methods"]
+
+
+def test_keys_are_unique(tmp_path: Path) -> None:
+    page = report([two_budgets(tmp_path)])
+    for keys in (
+        [one.key for one in page.tables],
+        [one.key for one in page.charts],
+        [one.key for one in page.sections],
+    ):
+        assert len(set(keys)) == len(keys)
 
 
 def test_names_that_are_nearly_the_same_have_tables_of_their_own(tmp_path: Path) -> None:
@@ -712,8 +671,8 @@ def test_json_in_a_script_cannot_end_it() -> None:
     assert json.loads(text) == {"a": EVIL, "b": [None, None, 1, 0.5, "\u2028"]}
 
 
-def test_the_page_asks_for_nothing(papers: Report) -> None:
-    text = render(papers)
+def test_the_page_asks_for_nothing(tmp_path: Path) -> None:
+    text = render(report([toy_runs(tmp_path)]))
     assert "default-src 'none'" in text
     assert not re.search(
         r"""\b(?:src|href)=["']?(?!["'#]|data:)""", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -779,18 +738,12 @@ def test_a_folder_whose_name_is_no_text_is_reported(tmp_path: Path, capsys: pyte
     assert not list(tmp_path.rglob("*.new"))
 
 
-def test_the_paper_alone_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("--against", "published", "--out", tmp_path / "paper.html") == 0
-    assert "DMControl-100k" in capsys.readouterr().out
-    assert "The paper’s tables" in (tmp_path / "paper.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nowhere"], "nowhere does not exist"),
         (["empty"], "empty holds no run"),
-        (["--against", "none"], "nothing to report"),
+        ([], "Name run directories, the folder of a sweep, or a CSV file."),
         (["runs", "--out", "empty"], "is a folder"),
         (["runs", "--out", "file/report.html"], "file"),
     ],

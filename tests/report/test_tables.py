@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maskrl.report import exports
 from maskrl.report.exports import as_csv, latex, markdown
-from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, shown, spread, tabulated, words
+from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, shown, spread, tabulated
 from maskrl.runs.directory import write_whole
 
 SCORES = Table(
@@ -18,18 +18,18 @@ SCORES = Table(
     "Scores",
     (Column("task"), Column("mlr", ("mean", "std")), Column("verdict")),
     (
-        (words("walker-walk"), Cell("643 ± 114", (643.0, 114.0)), words("consistent")),
-        (words("reacher_easy"), Cell("866", (866.25, None), note="one run"), words("above")),
+        (Cell("walker-walk"), Cell("643 ± 114", (643.0, 114.0)), Cell("consistent")),
+        (Cell("reacher_easy"), Cell("866", (866.25, None), note="one run"), Cell("above")),
     ),
     notes=("At 100,000 frames.",),
-    summary=((words("mean", strong=True), Cell("754.6", (754.625, None)), words("–")),),
+    summary=((Cell("mean", strong=True), Cell("754.6", (754.625, None)), Cell("–")),),
 )
 SPECIAL = st.sampled_from("|\\`*_<>&[]{}$#%^~\"'-,?!=+@ \n\r\t")  # of which any letter alone is rarely one
 ANY_TEXT = st.text(SPECIAL | st.characters(exclude_categories=("Cs",)), max_size=12)
 
 
 def one_cell(text: str) -> Table:
-    return Table("key", "Title", (Column("name"), Column("x", ("",))), ((words(text), number(1.0)),))
+    return Table("key", "Title", (Column("name"), Column("x", ("",))), ((Cell(text), number(1.0)),))
 
 
 # ── Numbers and texts ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -52,14 +52,14 @@ def test_mean_and_spread_have_the_same_digits() -> None:
 
 def test_a_row_must_fit_its_columns() -> None:
     with pytest.raises(ValueError, match="a row of 1 cells in a table of 2"):
-        Table("k", "t", (Column("a"), Column("b")), ((words("1"),),))
+        Table("k", "t", (Column("a"), Column("b")), ((Cell("1"),),))
     with pytest.raises(ValueError, match="in the column b"):
         Table("k", "t", (Column("b", ("mean", "std")),), ((number(1.0),),))
 
 
 def test_a_table_has_a_row_for_every_item_and_a_column_for_every_field() -> None:
     fields: list[Field[int]] = [
-        (Column("n"), lambda n: words(f"{n}", strong=True)),
+        (Column("n"), lambda n: Cell(f"{n}", strong=True)),
         (Column("square", ("",)), lambda n: number(n**2, 0)),
     ]
     table = tabulated("key", "Title", fields, [2, 3], ["a note"], [10])
@@ -118,7 +118,7 @@ def test_csv_has_the_numbers_and_not_what_people_read() -> None:
 
 
 def test_cells_with_the_same_note_are_told_of_together() -> None:
-    rows = tuple((words(name), words("above", note="uncorrected")) for name in "ab")
+    rows = tuple((Cell(name), Cell("above", note="uncorrected")) for name in "ab")
     table = Table("k", "t", (Column("task"), Column("verdict", note="by p")), rows)
     assert exports.all_notes(table) == ["verdict: by p", "verdict of a, b: uncorrected"]
 

@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.analysis.statistics import CONFIDENCE, Summary, effect_size, seeds_needed, t_quantile
+from maskrl.analysis.statistics import CONFIDENCE, POWER, Summary, effect_size, seeds_needed, t_quantile
 
-POWER = 0.8  # the chance to find a difference that is called enough
 FEW = 10  # runs, below which tests are simulated
 DRAWS = 10_000  # of them: a standard error of 0.004 where it matters
 
 
-def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int], *, alpha: float = 1 - CONFIDENCE) -> float:
+def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int]) -> float:
     """The chance that Welch's test of the means over tasks finds x above y, if both are as told, with that many seeds per task.
 
     A finding in the wrong direction does not count. With ten runs or more of everything, the statistic is noncentral t with
@@ -29,33 +28,33 @@ def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int], *, a
     if any(left < 1 for _, left in parts):
         return 0.0  # one run has no spread, so there is no test
     if min(seeds) < FEW:
-        return _simulated(difference, parts, alpha)
+        return _simulated(difference, parts)
     freedom = variance**2 / math.fsum(part**2 / left for part, left in parts)
-    return t_beyond(t_quantile(alpha, freedom), freedom, difference / math.sqrt(variance))
+    return t_beyond(t_quantile(1 - CONFIDENCE, freedom), freedom, difference / math.sqrt(variance))
 
 
-def _simulated(difference: float, parts: Sequence[tuple[float, int]], alpha: float) -> float:
+def _simulated(difference: float, parts: Sequence[tuple[float, int]]) -> float:
     """Of many tests, the share that finds it: a normal difference, and a χ² estimate of every variance and its freedom."""
     drawn = [(part * _estimates(place, left), left) for place, (part, left) in enumerate(parts)]
     variance = np.sum([part for part, _ in drawn], axis=0)
     freedom = variance**2 / np.sum([part**2 / left for part, left in drawn], axis=0)
     noise = np.random.default_rng(0).standard_normal(DRAWS) * math.sqrt(math.fsum(part for part, _ in parts))
-    inverse, critical = _critical(alpha)
+    inverse, critical = _critical()
     threshold = np.exp(np.interp(1 / freedom, inverse, critical)) * np.sqrt(variance)
     return float((difference + noise > threshold).mean())
 
 
-@lru_cache(maxsize=1024)
+@cache
 def _estimates(place: int, left: int) -> NDArray[np.float64]:
     """Estimates of a variance of 1 with `left` degrees of freedom."""
     return np.asarray(np.random.default_rng((place, left)).chisquare(left, DRAWS) / left)
 
 
 @cache
-def _critical(alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _critical() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """1 / degrees of freedom → the logarithm of t's quantile, to be interpolated."""
     inverse = np.linspace(1e-6, 1, 201)
-    return inverse, np.log([t_quantile(alpha, 1 / value) for value in inverse])
+    return inverse, np.log([t_quantile(1 - CONFIDENCE, 1 / value) for value in inverse])
 
 
 def t_beyond(t: float, freedom: float, centre: float) -> float:
@@ -72,30 +71,28 @@ def t_beyond(t: float, freedom: float, centre: float) -> float:
     return float((density * above).sum() / density.sum())
 
 
-def seeds_for(x: Sequence[Summary], y: Sequence[Summary], *, enough: float = POWER) -> int | None:
+def seeds_for(x: Sequence[Summary], y: Sequence[Summary]) -> int | None:
     """Runs of each method, the same on every task, that find x above y often enough; None if x is not above.
 
     From `seeds_needed` upwards, which goes by the normal distribution and is one or two too low.
     """
     effect = effect_size(x, y)
-    least = seeds_needed(effect, power=enough)
+    least = seeds_needed(effect)
     if least is None or effect <= 0:
         return None
     count = max(2, least - 1)
-    while power(x, y, [count] * len(x)) < enough:
+    while power(x, y, [count] * len(x)) < POWER:
         count += 1
     return count
 
 
-def cheapest_seeds(
-    x: Sequence[Summary], y: Sequence[Summary], costs: Sequence[float], *, enough: float = POWER
-) -> tuple[int, ...] | None:
+def cheapest_seeds(x: Sequence[Summary], y: Sequence[Summary], costs: Sequence[float]) -> tuple[int, ...] | None:
     """Runs of each method for every task, with which the mean over tasks is settled at little cost.
 
     Two everywhere; then, again and again, one more where it raises the power most for its cost, until it is enough. Never dearer
     than the same number everywhere. None if x is not above.
     """
-    equal = seeds_for(x, y, enough=enough)
+    equal = seeds_for(x, y)
     if equal is None:
         return None
     seeds = [2] * len(costs)
@@ -103,8 +100,8 @@ def cheapest_seeds(
     def price(counts: Sequence[int]) -> float:
         return math.fsum(count * cost for count, cost in zip(counts, costs, strict=True))
 
-    while (now := power(x, y, seeds)) < enough and price(seeds) < price([equal] * len(costs)):
+    while (now := power(x, y, seeds)) < POWER and price(seeds) < price([equal] * len(costs)):
         more = [[count + (place == other) for other, count in enumerate(seeds)] for place in range(len(seeds))]
         gains = [(power(x, y, counts) - now) / cost for counts, cost in zip(more, costs, strict=True)]
         seeds = more[gains.index(max(gains))]
-    return tuple(seeds) if now >= enough and price(seeds) <= price([equal] * len(costs)) else (equal,) * len(costs)
+    return tuple(seeds) if now >= POWER and price(seeds) <= price([equal] * len(costs)) else (equal,) * len(costs)

@@ -1,7 +1,5 @@
 """What must agree for two scores to be comparable, and what the method of a recipe is called."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -40,11 +38,6 @@ def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Pr
     from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
     simulators = SIMULATORS.get(recipe.env.kind, ())
     return from_recipe | {package: value for package, value in (versions or {}).items() if package in simulators}
-
-
-def protocol_hash(protocol: Protocol) -> str:
-    """Eight characters, the same for the same protocol whatever the order."""
-    return hashlib.sha256(json.dumps(dict(protocol), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def protocol_difference(a: Protocol, b: Protocol) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast, get_args
 
 from maskrl.analysis.protocol import (
     SIMULATORS,
@@ -72,23 +72,22 @@ def score_or_nan(value: Any) -> float:
     return score if abs(score) <= LARGEST else math.nan
 
 
-def run_folders(path: Path) -> list[Path]:
-    """Every run directory in a folder, at any depth."""
-    return sorted(file.parent for file in path.rglob("recipe.json"))
+def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """Every run directory in a folder, at any depth, that has not been seen yet: paths may overlap."""
+    for folder in sorted(file.parent for file in path.rglob("recipe.json")):
+        if folder.resolve() not in seen:
+            seen.add(folder.resolve())
+            yield folder
 
 
 def read_folder(path: Path, seen: set[Path]) -> Found:
-    """The runs in a folder that have not been seen yet: paths may overlap."""
+    """The runs in a folder that have not been seen yet."""
     if not path.is_dir():
         return [], [f"{path} does not exist."]
-    folders = run_folders(path)
-    if not folders:
+    if not any(path.rglob("recipe.json")):
         return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     runs, problems = list[RunScores](), list[str]()
-    for folder in folders:
-        if folder.resolve() in seen:
-            continue
-        seen.add(folder.resolve())
+    for folder in run_folders(path, seen):
         try:
             run, wrong = _read_run(folder)
         except RunError as error:
@@ -122,16 +121,7 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
         yield f"{run.name} ({run.source}) is at {run.curve[-1][0]} of {run.budget} {run.unit}; its status is {status}."
 
 
-class _Key(NamedTuple):
-    """Which run a row belongs to."""
-
-    method: str
-    task: str
-    seed: int
-    unit: Unit
-
-
-_Curves = Mapping[_Key, Mapping[int, Sequence[float]]]  # run → time → its scores, of which there should be one
+_Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, seed, unit
 
 
 def read_csv(path: Path) -> Found:
@@ -149,16 +139,7 @@ def read_csv(path: Path) -> Found:
         return [], [f"{path} has the columns {', '.join(names) or 'none'}; there is no {', no '.join(missing)}."]
     if not lines:
         return [], [f"{path} has no rows."]
-    curves, problems = _curves_of(path, lines, units)
-    runs, repeated = _runs_of(path, curves)
-    return runs, problems + repeated
-
-
-def _curves_of(
-    path: Path, lines: Sequence[tuple[int, Mapping[str, str]]], units: Sequence[Unit]
-) -> tuple[_Curves, list[str]]:
-    curves: dict[_Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    problems = []
+    curves, problems = defaultdict[_Key, dict[int, list[float]]](lambda: defaultdict(list)), list[str]()
     for number, line in lines:
         try:
             key, at, score = _parsed(line, units)
@@ -169,16 +150,16 @@ def _curves_of(
             curves[key][at].append(score)
         else:
             problems.append(f"{path}, line {number}: the score is not a finite number. Left out.")
-    return curves, problems
+    runs, repeated = _runs_of(path, curves)
+    return runs, problems + repeated
 
 
-def _runs_of(path: Path, curves: _Curves) -> Found:
+def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -> Found:
     """A run has one score at a time. Its budget is the latest time of its task: a seed that ends before has not got there."""
     runs, problems, last = list[RunScores](), list[str](), defaultdict[tuple[str, Unit], int](int)
-    for key, curve in curves.items():
-        last[key.task, key.unit] = max(last[key.task, key.unit], *curve)
-    for key, curve in curves.items():
-        method, task, seed, unit = key
+    for (_, task, _, unit), curve in curves.items():
+        last[task, unit] = max(last[task, unit], *curve)
+    for (method, task, seed, unit), curve in curves.items():
         twice = next((at for at, scores in curve.items() if len(scores) > 1), None)
         if twice is not None:
             problems.append(
@@ -188,7 +169,9 @@ def _runs_of(path: Path, curves: _Curves) -> Found:
             continue
         points = tuple(sorted((at, scores[0]) for at, scores in curve.items()))
         budget = {f"budget.{name}": last[task, unit] if name == unit else None for name in get_args(Unit)}
-        runs.append(RunScores(*key, points, {"env.task": task.partition("/")[2], **budget}, str(path)))
+        runs.append(
+            RunScores(method, task, seed, unit, points, {"env.task": task.partition("/")[2], **budget}, str(path))
+        )
     return runs, problems
 
 
@@ -199,11 +182,8 @@ def _parsed(line: Mapping[str, str], units: Sequence[Unit]) -> tuple[_Key, int, 
     if not told:
         raise ValueError("A row has a time.")
     unit = told[-1] if task.startswith("atari/") else told[0]  # decisions are the last of the two
-    return (
-        _Key(line["method"].strip(), task, _whole(line["seed"]), unit),
-        _whole(line[unit]),
-        score_or_nan(line["score"]),
-    )
+    key: _Key = (line["method"].strip(), task, _whole(line["seed"]), unit)
+    return key, _whole(line[unit]), score_or_nan(line["score"])
 
 
 def _whole(text: str) -> int:

@@ -57,9 +57,6 @@ class Scores:
         """The runs for which that is true; the problems stay."""
         return replace(self, runs=tuple(run for run in self.runs if keep(run)))
 
-    def of_suite(self, suite: str) -> "Scores":
-        return self.where(lambda run: run.suite == suite)
-
     def at(self, time: int | None = None) -> "Scores":
         """One score of every run: at that time, in its own unit, or at the end of its budget. A run without one is a problem."""
         runs, problems = list[RunScores](), list[str]()
@@ -80,16 +77,16 @@ class Scores:
         """On a scale that has 0 and 1: random and human player on Atari, random and perfect play of a toy, 0 and 1000 points
         on DMControl. A task without such a scale is a problem.
         """
+        scales = {task: scale(task) for task in self.tasks}
         problems = [
-            f"{task} has no scale to normalise its scores with: left out." for task in self.tasks if not scale(task)
+            f"{task} has no scale to normalise its scores with: left out." for task in scales if not scales[task]
         ]
-
-        def on_scale(run: RunScores) -> RunScores:
-            zero, one = scale(run.task) or (0.0, 1.0)
-            return replace(run, curve=tuple((at, (score - zero) / (one - zero)) for at, score in run.curve))
-
-        runs = tuple(on_scale(run) for run in self.runs if scale(run.task))
-        return Scores(runs, (*self.problems, *problems))
+        runs = [
+            replace(run, curve=tuple((at, (score - found[0]) / (found[1] - found[0])) for at, score in run.curve))
+            for run in self.runs
+            if (found := scales[run.task])
+        ]
+        return Scores(tuple(runs), (*self.problems, *problems))
 
     def values(self, method: str, task: str) -> NDArray[np.float64]:
         """The score of every run of a method on a task, by seed."""

@@ -7,7 +7,6 @@ The aggregates are those of Agarwal et al., Deep Reinforcement Learning at the E
 2021), whose library, rliable, is the oracle of the tests.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
@@ -21,7 +20,7 @@ Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
 CONFIDENCE = 0.95
-EVERYWHERE = (-math.inf, math.inf)
+POWER = 0.8  # the chance to find a difference that is called enough
 
 
 # ── Aggregates ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -47,9 +46,9 @@ def interquartile_mean(scores: Array) -> Array:
     return np.asarray(everything[..., quarter : everything.shape[-1] - quarter].mean(axis=-1))
 
 
-def optimality_gap(scores: Array, target: float = 1.0) -> Array:
-    """How far runs stay below the target, on average. What is above it does not make up for what is below."""
-    return np.asarray(np.maximum(target - scores, 0).mean(axis=(-2, -1)))
+def optimality_gap(scores: Array) -> Array:
+    """How far runs stay below 1, on average. What is above it does not make up for what is below."""
+    return np.asarray(np.maximum(1 - scores, 0).mean(axis=(-2, -1)))
 
 
 AGGREGATES: Mapping[str, Statistic] = {
@@ -58,24 +57,6 @@ AGGREGATES: Mapping[str, Statistic] = {
     "iqm": interquartile_mean,
     "optimality_gap": optimality_gap,
 }
-
-
-def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
-    """The share of runs, over all tasks, that score above each threshold; a run on the threshold is not above it."""
-    return np.asarray((_matrix(scores)[..., None] > np.asarray(thresholds)).mean(axis=(0, 1)))
-
-
-def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> float:
-    """That a run of x beats a run of y on a task drawn at random; a draw counts half. Numbers of runs may differ."""
-    return float(np.mean([wins.mean() for wins in _wins(_matrix(x), _matrix(y))]))
-
-
-def _wins(x: Array, y: Array) -> Iterator[Array]:
-    """For every task (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be held against scores of {y.shape[1]}.")
-    for of_x, of_y in zip(x.T, y.T, strict=True):
-        yield (1 + np.sign(of_x[:, None] - of_y)) / 2
 
 
 # ── Intervals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -89,9 +70,9 @@ class Estimate(NamedTuple):
     high: Array
 
 
-def bootstrap(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> Array:
+def bootstrap(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES) -> Array:
     """The statistic of many resamples: (resamples, ...). Stratified: every task's runs are drawn again among themselves."""
-    matrix, chance = _matrix(scores), np.random.default_rng(seed)
+    matrix, chance = _matrix(scores), np.random.default_rng(0)
     runs, tasks = matrix.shape
     every_task = np.arange(tasks)
     return np.concatenate(
@@ -102,24 +83,22 @@ def bootstrap(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAM
     )
 
 
-def estimate(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The statistic with its percentile interval."""
-    values = bootstrap(statistic, scores, resamples=resamples, seed=seed)
-    return _with_interval(statistic(_matrix(scores)), values, len(_matrix(scores)))
-
-
 def estimate_all(scores: ArrayLike, *, resamples: int = RESAMPLES) -> dict[str, Estimate]:
     """All aggregates from the same resamples."""
 
     def together(matrix: Array) -> Array:
         return np.stack([statistic(matrix) for statistic in AGGREGATES.values()], axis=-1)
 
-    found = estimate(together, scores, resamples=resamples)
+    matrix = _matrix(scores)
+    found = _with_interval(together(matrix), bootstrap(together, matrix, resamples=resamples), len(matrix))
     return {name: Estimate(*(part[index] for part in found)) for index, name in enumerate(AGGREGATES)}
 
 
 def estimate_profile(scores: ArrayLike, thresholds: ArrayLike, *, resamples: int = RESAMPLES) -> Estimate:
-    """The performance profile with a band: an interval at every threshold by itself."""
+    """The performance profile with a band: the share of runs, over all tasks, that score above each threshold.
+
+    A run on the threshold is not above it. The interval is of every threshold by itself.
+    """
     matrix, chance = _matrix(scores), np.random.default_rng(0)
     runs = len(matrix)
     above = (matrix[..., None] > np.asarray(thresholds)).astype(np.float64)  # (runs, tasks, thresholds)
@@ -131,11 +110,14 @@ def estimate_profile(scores: ArrayLike, thresholds: ArrayLike, *, resamples: int
         return np.asarray(total / matrix.size)
 
     values = np.concatenate([resampled(count) for count in _pieces(resamples, runs)])
-    return _with_interval(performance_profile(matrix, thresholds), values, runs)
+    return _with_interval(np.asarray(above.mean(axis=(0, 1))), values, runs)
 
 
 def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPLES) -> Estimate:
-    """The probability of improvement with its interval. The runs of both are drawn again."""
+    """The probability that a run of x beats a run of y on a task drawn at random; a draw counts half.
+
+    Numbers of runs may differ. For the interval the runs of both are drawn again.
+    """
     chance, wins = np.random.default_rng(0), list(_wins(_matrix(x), _matrix(y)))
     runs_x, runs_y = wins[0].shape
 
@@ -147,7 +129,15 @@ def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPL
         return np.asarray(total / (runs_x * runs_y * len(wins)))
 
     values = np.concatenate([resampled(count) for count in _pieces(resamples, max(runs_x, runs_y))])
-    return _with_interval(np.asarray(probability_of_improvement(x, y)), values, min(runs_x, runs_y))
+    return _with_interval(np.mean([of_task.mean() for of_task in wins]), values, min(runs_x, runs_y))
+
+
+def _wins(x: Array, y: Array) -> Iterator[Array]:
+    """For every task (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be held against scores of {y.shape[1]}.")
+    for of_x, of_y in zip(x.T, y.T, strict=True):
+        yield (1 + np.sign(of_x[:, None] - of_y)) / 2
 
 
 def _times_drawn(runs: int, resamples: int, chance: np.random.Generator) -> Array:
@@ -203,29 +193,6 @@ class Summary(NamedTuple):
         return Summary((self.mean - zero) / (one - zero), self.std / abs(one - zero), self.runs)
 
 
-def estimate_as_if_normal(
-    summaries: Sequence[Summary],
-    statistic: Statistic,
-    *,
-    ends: tuple[float, float] = EVERYWHERE,
-    resamples: int = 20_000,
-) -> Estimate:
-    """A statistic where only means and standard deviations are told, one of each task: as if runs were normal around them.
-
-    Made-up tables of as many runs as there were, drawn anew many times and kept between the ends of the scale. The value is
-    the mean over them, the interval that of another such experiment.
-    """
-    chance, runs = np.random.default_rng(0), min(summary.runs for summary in summaries)
-    means, stds = (np.array([summary[index] for summary in summaries]) for index in (0, 1))
-    values = np.concatenate(
-        [
-            statistic(np.clip(chance.normal(means, stds, size=(count, runs, len(summaries))), *ends))
-            for count in _pieces(resamples, runs * len(summaries))
-        ]
-    )
-    return _with_interval(np.asarray(values.mean(axis=0)), values, max(2, runs))
-
-
 class Difference(NamedTuple):
     """Mean of the first less mean of the second, its 95 % interval, and how likely chance alone makes one so large."""
 
@@ -256,30 +223,6 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
 
 
-def permutation_p(x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, draws: int = 20_000, seed: int = 0) -> float:
-    """How often shuffled labels make means over tasks differ as much, either way. Labels are shuffled within a task.
-
-    On one task with at most `draws` ways to do so all of them are counted, so 3 against 3 runs cannot get below 2 of 20.
-    Else it is that many random ones and the true one.
-    """
-    pooled = [(len(a), np.concatenate([a, b])) for a, b in _pairs(x, y)]
-    if len(pooled) == 1 and math.comb(len(pooled[0][1]), pooled[0][0]) <= draws:
-        first, values = pooled[0]
-        chosen = np.array(list(itertools.combinations(range(len(values)), first)))
-        differences, extra = _split_difference(values[chosen], values), 0
-    else:
-        chance, extra = np.random.default_rng(seed), 1
-        differences = np.zeros(draws)
-        for first, values in pooled:
-            shuffled = chance.permuted(np.broadcast_to(values, (draws, len(values))), axis=1)
-            differences += _split_difference(shuffled[:, :first], values)
-    observed = math.fsum(a.mean() - b.mean() for a, b in _pairs(x, y))
-    # Sums in another order differ in the last bits.
-    slack = 1e-12 * max(float(np.abs(values).max()) for _, values in pooled)
-    as_large = int((np.abs(differences) >= abs(observed) - slack).sum())
-    return (as_large + extra) / (len(differences) + extra)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's correction for several tests: the smallest p times their number, the next times one less, and never falling.
 
@@ -291,16 +234,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
-
-
-def _pairs(x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> list[tuple[Array, Array]]:
-    return [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in zip(x, y, strict=True)]
-
-
-def _split_difference(chosen: Array, values: Array) -> Array:
-    """Mean of the chosen (..., n) less the mean of the others."""
-    picked = chosen.shape[-1]
-    return np.asarray(chosen.mean(axis=-1) - (values.sum() - chosen.sum(axis=-1)) / (len(values) - picked))
 
 
 def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
@@ -316,8 +249,8 @@ def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
     return math.copysign(math.inf, difference) if variance == 0 else difference / variance**0.5
 
 
-def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float = 0.8) -> int | None:
-    """Runs of each method with which a test at level alpha finds the effect with that power; None if there is none.
+def seeds_needed(effect: float) -> int | None:
+    """Runs of each method with which a test finds the effect with a chance of `POWER`; None if there is no effect.
 
     By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below 2. Welch's test with few
     runs asks for one or two more (`maskrl.analysis.power`): read it as the least that is worth trying.
@@ -325,7 +258,7 @@ def seeds_needed(effect: float, *, alpha: float = 1 - CONFIDENCE, power: float =
     if effect == 0 or math.isnan(effect):
         return None
     z = NormalDist().inv_cdf
-    return max(2, math.ceil(2 * ((z(1 - alpha / 2) + z(power)) / effect) ** 2))
+    return max(2, math.ceil(2 * ((z((1 + CONFIDENCE) / 2) + z(POWER)) / effect) ** 2))
 
 
 # ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,16 +1,16 @@
 """What runs say about the paper, and one method about another: numbers, and a sentence that says no more than they do."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
-from maskrl.analysis.statistics import CONFIDENCE, Difference, Summary, effect_size, permutation_p, seeds_needed, welch
-from maskrl.recipes.published import PublishedScore, published, published_scores
+from maskrl.analysis.statistics import CONFIDENCE, Difference, Summary, effect_size, seeds_needed, welch
+from maskrl.recipes.published import PublishedScore, published
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
 
@@ -29,7 +29,6 @@ class Verdict:
     mean: float  # over tasks, if there are several; on Atari then human-normalised
     reference: float
     difference: Difference | None  # None: one run alone
-    permutation_p: float | None  # None: the runs behind a table are not known
     effect: float | None  # Cohen's d
     needed: int | None  # runs of each method to show the paper's gain of MLR over its Baseline; None: it has none here
     outcome: Outcome
@@ -44,13 +43,10 @@ class Verdict:
 
         counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
         start = f"{self.task}: {self.ours} {shown(self.mean)} ({counted}), {self.theirs} {shown(self.reference)}"
-        if self.difference is None:
-            middle = "one run has no spread to test with"
-        else:
+        middle = "one run has no spread to test with"
+        if self.difference is not None:
             value, low, high, p = self.difference
             middle = f"a difference of {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
-        if self.permutation_p is not None:
-            middle += f" (by permutation {self.permutation_p:.2g})"
         return f"{start}: {middle}. {self._ending()}"
 
     def _ending(self) -> str:
@@ -100,26 +96,27 @@ def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: 
 def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
     """Runs of one method on one task and the paper's cell for them, or why there is none; and what else is to be told."""
     run, times = scores.runs[0], _times(scores)
+    refused = f"{run.task} is not compared, for its"
     if not mixed and (conflicts := scores.conflicts()):
-        listed = "; ".join(conflicts)
-        return None, f"{run.task} is not compared, for its runs do not have the same protocol: {listed}."
+        return None, f"{refused} runs do not have the same protocol: {'; '.join(conflicts)}."
     if len(times) > 1:
-        listed = " and ".join(map(str, times))
-        return None, f"{run.task} is not compared, for its scores are of {listed} {run.unit}."
+        return None, f"{refused} scores are of {' and '.join(map(str, times))} {run.unit}."
     cell = published(run.task, times[0], run.method)
     if cell is None or cell.unit != run.unit:
         return None, f"The paper has no {run.method} on {run.task} at {times[0]} {run.unit}."
     strange = _not_the_papers(scores)
     if strange and not mixed:
-        listed = "; ".join(strange)
-        return None, f"{run.task} is not compared, for its runs do not have the paper's protocol: {listed}."
+        return None, f"{refused} runs do not have the paper's protocol: {'; '.join(strange)}."
     told = "" if all("profile" in one.protocol for one in scores.runs) else (
         f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's."
     )  # fmt: skip
-    label, reference, exact = _reference(cell)
-    ours = Summary.of(scores.values(run.method, run.task))
+    ours, theirs = Summary.of(scores.values(run.method, run.task)), _usable(cell)
+    label = f"{cell.source} ({cell.seeds} seeds)"
+    if exact := theirs is None:  # a mean without a usable spread is taken as exact, and the label says so
+        why = f"misprinted: {cell.misprint}" if cell.misprint else "no spread or number of seeds is told"
+        label, theirs = f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, cell.seeds or 1)
     gauged = _papers_own(run.method) and not strange
-    return _Side(run.task, times[0], ours, reference, label, gauged, exact=exact), told
+    return _Side(run.task, times[0], ours, theirs, label, ours.runs, gauged, exact), told
 
 
 def versus(
@@ -141,26 +138,16 @@ def versus(
         of_task = _part(scores, [task])
         times = _times(of_task)
         gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
-        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, (x, y)))
+        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, min(len(x), len(y)), gauged))
     return _judge(first, second, sides, problems)
-
-
-def within_paper(table: str, at: int, first: str = GAIN[0], second: str = GAIN[1]) -> Verdicts:
-    """Two columns of a table of the paper against each other, by the means and standard deviations it prints."""
-    sides = list[_Side]()
-    for task in dict.fromkeys(cell.task for cell in published_scores() if cell.table == table):
-        x, y = (usable_summary(published(task, at, method, table=table)) for method in (first, second))
-        if x is not None and y is not None:
-            sides.append(_Side(task, at, x, y, f"{second} ({y.runs} runs)", _papers_own(first, second)))
-    return _judge(first, second, sides, ())
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
     """The effect size of MLR against Baseline in the paper, on tasks at a time; None where it lacks one or its spread."""
     sides = list[list[Summary]]()
     for method in GAIN:
-        found = [(task, usable_summary(published(task, at, method))) for task, at in tasks]
-        told = [summary if len(tasks) == 1 else on_scale(task, summary) for task, summary in found if summary]
+        found = [(task, _usable(published(task, at, method))) for task, at in tasks]
+        told = [summary if len(tasks) == 1 else _on_scale(task, summary) for task, summary in found if summary]
         if not told or len(told) < len(tasks):
             return None
         sides.append(told)
@@ -176,30 +163,12 @@ class _Side:
     ours: Summary
     theirs: Summary
     label: str
+    fewest: int  # runs of ours, or of theirs where these are known
     gauged: bool  # by the paper's gain of MLR over its Baseline: measured as the paper does, and of these methods
-    values: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # the runs of both, where they are known
     exact: bool = False  # theirs is a mean without a spread
 
-    @property
-    def testable(self) -> bool:
-        return not np.isnan(self.ours.std) and not np.isnan(self.theirs.std)
-
-    @property
-    def theirs_with_spread(self) -> Summary:
-        """Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both."""
-        return self.theirs._replace(std=self.ours.std) if self.exact else self.theirs
-
-    @property
-    def fewest(self) -> int:
-        """Runs of ours, or of theirs where these are known."""
-        return min(self.ours.runs, self.theirs.runs) if self.values else self.ours.runs
-
     def scaled(self) -> "_Side":
-        zero, one = scale(self.task) or (0.0, 1.0)
-        ours, theirs = on_scale(self.task, self.ours), on_scale(self.task, self.theirs)
-        x, y = self.values or ((), ())
-        values = (np.subtract(x, zero) / (one - zero), np.subtract(y, zero) / (one - zero)) if self.values else None
-        return replace(self, ours=ours, theirs=theirs, values=values)
+        return replace(self, ours=_on_scale(self.task, self.ours), theirs=_on_scale(self.task, self.theirs))
 
 
 def _judge(
@@ -220,21 +189,17 @@ def _judge(
 def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verdict:
     gain = papers_gain([(side.task, side.at) for side in sides]) if all(side.gauged for side in sides) else None
     needed = None if gain is None else seeds_needed(gain)
-    difference, shuffled, effect = _tests(sides) if all(side.testable for side in sides) else (None, None, None)
-    mean, reference = (
-        float(np.mean(means)) for means in zip(*((s.ours.mean, s.theirs.mean) for s in sides), strict=True)
-    )
+    ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
+    difference, effect = None, None
+    if not any(math.isnan(summary.std) for summary in (*ours, *theirs)):
+        difference = welch(ours, theirs)
+        # Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both.
+        spread = [s.theirs._replace(std=s.ours.std) if s.exact else s.theirs for s in sides]
+        effect = effect_size(ours, spread)
+    mean, reference = (float(np.mean([summary.mean for summary in part])) for part in (ours, theirs))
     outcome = _outcome(min(side.fewest for side in sides), difference, needed)
-    runs = min(side.ours.runs for side in sides)
-    return Verdict(name, first, second, runs, mean, reference, difference, shuffled, effect, needed, outcome)
-
-
-def _tests(sides: Sequence[_Side]) -> tuple[Difference, float | None, float]:
-    """Welch's difference, the permutation p where all runs are known, and the effect size."""
-    ours, known = [side.ours for side in sides], [side.values for side in sides if side.values is not None]
-    shuffled = permutation_p(*zip(*known, strict=True)) if len(known) == len(sides) else None
-    effect = effect_size(ours, [side.theirs_with_spread for side in sides])
-    return welch(ours, [side.theirs for side in sides]), shuffled, effect
+    runs = min(summary.runs for summary in ours)
+    return Verdict(name, first, second, runs, mean, reference, difference, effect, needed, outcome)
 
 
 def _outcome(runs: int, difference: Difference | None, needed: int | None) -> Outcome:
@@ -262,25 +227,16 @@ def _part(scores: Scores, tasks: Sequence[str]) -> Scores:
     return scores.where(lambda run: run.task in tasks)
 
 
-def usable_summary(cell: PublishedScore | None) -> Summary | None:
+def _usable(cell: PublishedScore | None) -> Summary | None:
     """What a test needs, if the paper tells it and did not misprint it."""
     if cell is None or cell.std is None or cell.seeds is None or cell.misprint:
         return None
     return Summary(cell.mean, cell.std, cell.seeds)
 
 
-def on_scale(task: str, summary: Summary) -> Summary:
+def _on_scale(task: str, summary: Summary) -> Summary:
     """Normalised, on a task that has a scale."""
     return summary.scaled(*(scale(task) or (0.0, 1.0)))
-
-
-def _reference(cell: PublishedScore) -> tuple[str, Summary, bool]:
-    """What runs are held against. A mean without a usable spread is taken as exact, and the label says so."""
-    summary = usable_summary(cell)
-    if summary is not None:
-        return f"{cell.source} ({cell.seeds} seeds)", summary, False
-    why = f"misprinted: {cell.misprint}" if cell.misprint else "no spread or number of seeds is told"
-    return f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, cell.seeds or 1), True
 
 
 def _not_the_papers(scores: Scores) -> list[str]:

@@ -17,9 +17,8 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUNS]...",
-            help="Run directories, folders of them at any depth, and CSV files with the columns method, task, seed, frames "
-            "or decisions, score. Without any, the paper's own tables.",
+            metavar="RUNS...",
+            help="Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
@@ -27,19 +26,11 @@ def report(
         Literal["published", "none"], typer.Option(help="Put the paper's numbers beside yours, or nothing.")
     ] = "published",
     at: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Take scores at that time, in frames on DMControl and decisions on Atari, instead of at the end of each "
-            "run's budget.",
-        ),
+        int | None, typer.Option(min=0, help="Take scores at this time (frames; on Atari decisions), not at the end.")
     ] = None,
     mixed: Annotated[
         bool,
-        typer.Option(
-            "--mixed",
-            help="Average runs of different protocols together, instead of giving each protocol its own sections.",
-        ),
+        typer.Option("--mixed", help="Average runs of different protocols together, not each in its own sections."),
     ] = False,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table there as Markdown, LaTeX and CSV.")
@@ -53,17 +44,16 @@ def report(
     from maskrl.runs.directory import write_whole
 
     missing = [str(path) for path in runs or () if not path.exists()]
-    if missing:
-        raise Refusal(f"{', '.join(missing)} does not exist. Give run directories, folders of them, or CSV files.")
-    if not runs and against == "none":
-        raise Refusal("There is nothing to report: name runs, or leave out --against none for the paper's tables.")
+    if not runs or missing:
+        seen = f"{', '.join(missing)} does not exist" if missing else "No runs were named"
+        raise Refusal(f"{seen}. Name run directories, the folder of a sweep, or a CSV file.")
     if out.is_dir():
         raise Refusal(f"--out {out} is a folder: name a file, such as {out / 'report.html'}.")
     with refusing(ScoresError, ModuleNotFoundError, OSError):
         out.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(out.parent, os.W_OK):  # said before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
-        page = gather(runs or (), against=against, at=at, mixed=mixed)
+        page = gather(runs, against=against, at=at, mixed=mixed)
         write_whole(out, render(page))
         written = write(page.tables, tables) if tables is not None else []
     _tell(page)

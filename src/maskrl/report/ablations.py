@@ -1,6 +1,6 @@
 """The paper's ablations: its labels down, and across its numbers beside ours."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -10,16 +10,16 @@ from maskrl.recipes.ablations import STUDIES, Study
 from maskrl.recipes.published import PublishedAggregate, published, published_aggregates, published_scores
 from maskrl.report.document import Section
 from maskrl.report.groups import Group, short
-from maskrl.report.tables import NOTHING, Cell, Column, Field, Mark, Table, key_of, number, shown, tabulated, words
-from maskrl.report.task_by_task import RUNS, our_cell, papers_cell
+from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, as_printed, key_of, number, shown, tabulated
+from maskrl.report.task_by_task import RUNS, our_cell, papers_cell, papers_column
 
 Rows = Mapping[str, Mapping[str, str]]  # label of a row → task → what the method of its runs is called
 
 
-def ablations(groups: Sequence[Group], *, papers: bool) -> Section | None:
+def ablations(groups: Sequence[Group]) -> Section | None:
     """A table for each study of the paper of which there are rows besides the Baseline and MLR itself."""
     blocks = [
-        _table(name, study, papers=papers, group=group, rows=rows)
+        _table(name, study, group, rows)
         for group in groups
         if group.suite == "dmcontrol"
         for name, study in STUDIES.items()
@@ -27,16 +27,6 @@ def ablations(groups: Sequence[Group], *, papers: bool) -> Section | None:
     ]
     told = "Rows are under the paper’s labels: runs whose recipe is that row’s, whatever their folder is called."
     return Section("ablations", "Ablations", (told,), tuple(blocks)) if blocks else None
-
-
-def papers_ablations() -> Section:
-    """The paper's tables alone."""
-    told = (
-        "The reference of these tables is MLR with 5 seeds; Table 1 has it with 10. Compare a row with the reference of its own "
-        "table."
-    )
-    tables = [_table(name, study, papers=True) for name, study in STUDIES.items() if study.table is not None]
-    return Section("ablations", "Ablations", (told,), tuple(tables))
 
 
 def _study_rows(name: str, study: Study, group: Group) -> Rows:
@@ -67,34 +57,24 @@ def _row_method(name: str, task: str, group: Group) -> str | None:
     return None
 
 
-def _table(name: str, study: Study, *, papers: bool, group: Group | None = None, rows: Rows | None = None) -> Table:
-    """The paper's labels down; across, our columns if there are runs, and the paper's after each of them if asked for."""
-    why = group.not_the_papers if group else ""
+def _table(name: str, study: Study, group: Group, rows: Rows) -> Table:
+    """The paper's labels down; across, our columns, and the paper's after each of them if it is wanted."""
     printed = [cell.method for cell in published_scores() if cell.table == study.table]
     labels = list(dict.fromkeys([*printed, *study.rows]))  # in the paper's order
-    fields: list[Field[str]] = [(Column("row"), lambda label: words(label, strong=True))]
-    for our, papers_fields in _pairs(study, labels, group, rows or {}):
-        fields += [our] if our else []
-        fields += _beside(group, papers_fields) if papers else []
-    notes = [f"paper, {study.place}: {study.seeds} seeds.", *([f"{study.note}."] if study.note else [])]
-    notes += [f"Beside the paper’s numbers: {why}."] if why and papers else []
-    title = f"Ablation: {study.title}" + (f", {group.name}" if group else "")
-    return tabulated(key_of(group.key if group else "paper", "ablation", name), title, fields, labels, notes)
-
-
-def _pairs(
-    study: Study, labels: Sequence[str], group: Group | None, rows: Rows
-) -> Iterator[tuple[Field[str] | None, Iterator[Field[str]]]]:
-    """Our column and the paper's: over tasks, and of every task."""
-    tasks = [f"dmcontrol/{task}" for task in study.tasks]
-    if group:
-        tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
+    tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
+    fields: list[Field[str]] = [(Column("row"), lambda label: Cell(label, strong=True))]
     for statistic in ("mean", "median"):
-        our = _our_aggregate(group, rows, tasks, statistic) if group else None
-        yield our, _printed_aggregate(study, statistic)
+        fields.append(_our_aggregate(group, rows, tasks, statistic))
+        fields += _papers_aggregate(study, group, statistic) if group.papers else ()
     for task in tasks:
-        our = _our_task(group, rows, task) if group else None
-        yield our, _printed_task(study, task, labels, quiet=group is not None)
+        fields.append(_our_task(group, rows, task))
+        fields += _papers_task(study, group, task, labels) if group.papers else ()
+    notes = [f"paper, {study.place}: {study.seeds} seeds.", *([f"{study.note}."] if study.note else [])]
+    if group.papers and group.not_the_papers:
+        notes.append(f"Beside the paper’s numbers: {group.not_the_papers}.")
+    return tabulated(
+        key_of(group.key, "ablation", name), f"Ablation: {study.title}, {group.name}", fields, labels, notes
+    )
 
 
 def _our_task(group: Group, rows: Rows, task: str) -> Field[str]:
@@ -107,40 +87,29 @@ def _our_aggregate(group: Group, rows: Rows, tasks: Sequence[str], statistic: st
     def cell(label: str) -> Cell:
         row = rows.get(label, {})
         if not all(task in row for task in tasks):
-            return words("–", note="it lacks a task")
+            return Cell("–", note="it lacks a task")
         means = [float(group.final.values(row[task], task).mean()) for task in tasks]
         return number(float(np.mean(means) if statistic == "mean" else np.median(means)), 1)
 
     return Column(statistic, ("",)), cell
 
 
-def _beside(group: Group | None, fields: Iterable[Field[str]]) -> list[Field[str]]:
-    """The paper's columns beside ours, or alone."""
-    why = group.not_the_papers if group else ""
-    mark: Mark = "apart" if why else "quiet"
-    return [(Column(f"paper: {c.name}", c.parts, mark, why) if group else c, make) for c, make in fields]
-
-
-def _printed_aggregate(study: Study, statistic: str) -> Iterator[Field[str]]:
+def _papers_aggregate(study: Study, group: Group, statistic: str) -> Iterator[Field[str]]:
     """What the paper prints over tasks, if it does."""
     name = f"{statistic}_over_tasks"
     found = {a.method: a for a in published_aggregates() if (a.table, a.name) == (study.table, name)}
+
+    def cell(line: PublishedAggregate | None) -> Cell:
+        return NOTHING if line is None else as_printed(shown(line.value, 1), (line.value,), line.misprint)
+
     if found:
-        yield Column(statistic, ("",)), lambda label: _aggregate_cell(found.get(label))
+        yield papers_column(group, statistic, ("",)), lambda label: cell(found.get(label))
 
 
-def _aggregate_cell(line: PublishedAggregate | None) -> Cell:
-    if line is None:
-        return NOTHING
-    if line.misprint:
-        return Cell(f"{shown(line.value, 1)} *", (line.value,), line.misprint, "warn")
-    return number(line.value, 1)
-
-
-def _printed_task(study: Study, task: str, labels: Sequence[str], *, quiet: bool) -> Iterator[Field[str]]:
+def _papers_task(study: Study, group: Group, task: str, labels: Sequence[str]) -> Iterator[Field[str]]:
     """What the paper prints of a task, at each of its times."""
     for at in study.frames if study.table is not None else ():
         cells = {label: published(task, at, label, table=study.table) for label in labels}
         if any(cells.values()):
             title = f"{short(task)}, {at // 1000}k" if len(study.frames) > 1 else short(task)
-            yield Column(title, RUNS), lambda label, cells=cells: papers_cell(cells[label], quiet=quiet)  # type: ignore[misc]
+            yield papers_column(group, title, RUNS), lambda label, cells=cells: papers_cell(cells[label])  # type: ignore[misc]

@@ -1,7 +1,6 @@
 """Numbers over all tasks: aggregates with their intervals, who improves on whom, and performance profiles."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import Array, Estimate
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.groups import Group, in_order
-from maskrl.report.tables import Column, Field, Table, counted, estimate_cell, number, tabulated, words
+from maskrl.report.tables import Cell, Column, Field, Table, counted, estimate_cell, number, tabulated
 
 AGGREGATE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mean", "optimality_gap": "optimality gap"}
 SCALES = {
@@ -22,25 +21,21 @@ SCALES = {
 INTERVAL = ("", "low", "high")
 
 
-def compared_tasks(final: Scores) -> tuple[list[str], list[str]]:
-    """On which tasks methods are aggregated, and which methods: what all those share that have most of the tasks."""
-    has = {method: {run.task for run in final.runs if run.method == method} for method in final.methods}
-    main = [tasks for tasks in has.values() if 2 * len(tasks) >= len(final.tasks)]
-    common = set.intersection(*main) if main else set[str]()
-    return sorted(common), in_order(method for method, tasks in has.items() if common and common <= tasks)
-
-
 def over_tasks(group: Group) -> list[Section]:
     """The aggregates and the profiles of a group; nothing without scores that can be normalised."""
     final = group.final.normalised()
-    tasks, methods = compared_tasks(final)
-    matrices = {method: final.matrix(method, tasks, mixed=group.mixed) for method in methods}
-    return [_aggregates(group, final, tasks, matrices), _profiles(group, tasks, matrices)] if matrices else []
+    has = {method: {run.task for run in final.runs if run.method == method} for method in final.methods}
+    main = [tasks for tasks in has.values() if 2 * len(tasks) >= len(final.tasks)]
+    # What all those share that have most of the tasks; whoever has less than that is left out.
+    common = sorted(set.intersection(*main)) if main else []
+    methods = in_order(method for method, tasks in has.items() if common and tasks.issuperset(common))
+    matrices = {method: final.matrix(method, common, mixed=group.mixed) for method in methods}
+    return [_aggregates(group, final, common, matrices), _profiles(group, common, matrices)] if matrices else []
 
 
 def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:
     """Mean, median, interquartile mean and optimality gap of normalised scores, and who improves on whom."""
-    resamples = enough_resamples(matrices)
+    resamples = _enough_resamples(matrices)
     found = {method: statistics.estimate_all(matrix, resamples=resamples) for method, matrix in matrices.items()}
     told = [
         f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
@@ -56,46 +51,38 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
             f"{', '.join(uneven)}: as many runs of each task as the task with the fewest has, those with the smallest seeds."
         )
     key = f"{group.key}-aggregates"
-    runs: Field[str] = (Column("runs per task", ("",)), lambda method: number(len(matrices[method]), 0))
-    blocks: tuple[Block, ...] = (
-        estimates_chart(f"{key}-chart", found),
-        estimates_table(key, f"Aggregates, {group.name}", found, runs),
-        *_improvement(group, matrices, resamples),
-    )
+    fields: list[Field[str]] = [
+        (Column("method"), lambda method: Cell(method, strong=True)),
+        (Column("runs per task", ("",)), lambda method: number(len(matrices[method]), 0)),
+    ]
+    for name, heading in AGGREGATE_NAMES.items():
+        fields.append((Column(heading, INTERVAL), lambda method, name=name: estimate_cell(found[method][name])))  # type: ignore[misc]
+    table = tabulated(key, f"Aggregates, {group.name}", fields, found, ["A smaller optimality gap is better."])
+    blocks: tuple[Block, ...] = (_chart(f"{key}-chart", found), table, *_improvement(group, matrices, resamples))
     return Section(key, "Headline numbers", tuple(told), blocks, over=group.name)
 
 
-def enough_resamples(matrices: Mapping[str, Array]) -> int:
+def _enough_resamples(matrices: Mapping[str, Array]) -> int:
     """As many as a page is worth waiting for: all of them up to 4000 scores, and never fewer than 2000."""
     scores = sum(matrix.size for matrix in matrices.values())
-    return int(max(2000, min(statistics.RESAMPLES, 2e8 // max(1, scores))))
+    return int(max(2000, min(statistics.RESAMPLES, 2e8 // scores)))
 
 
-def estimates_table(
-    key: str, title: str, found: Mapping[str, Mapping[str, Estimate]], *more: Field[str], notes: Sequence[str] = ()
-) -> Table:
-    """A row for every method, a column for every aggregate. `more`: fields before these."""
-    fields: list[Field[str]] = [(Column("method"), lambda method: words(method, strong=True)), *more]
-    for name, heading in AGGREGATE_NAMES.items():
-        fields.append((Column(heading, INTERVAL), lambda method, name=name: estimate_cell(found[method].get(name))))  # type: ignore[misc]
-    return tabulated(key, title, fields, found, (*notes, "A smaller optimality gap is better."))
-
-
-def estimates_chart(key: str, found: Mapping[str, Mapping[str, Estimate]]) -> Chart:
+def _chart(key: str, found: Mapping[str, Mapping[str, Estimate]]) -> Chart:
     panels = [
         {
             "title": title,
             "hint": "less is better" if name == "optimality_gap" else "more is better",
-            "rows": [estimate_row(method, numbers[name]) for method, numbers in found.items() if name in numbers],
+            "rows": [{"name": method, **_rounded(numbers[name], 5)} for method, numbers in found.items()],
         }
         for name, title in AGGREGATE_NAMES.items()
     ]
     return Chart(key, "intervals", "Aggregates of normalised scores, with 95 % intervals", {"panels": panels})
 
 
-def estimate_row(name: str, estimate: Estimate) -> dict[str, Any]:
-    value, low, high = (None if math.isnan(float(part)) else round(float(part), 5) for part in estimate)
-    return {"name": name, "value": value, "low": low, "high": high}
+def _rounded(estimate: Estimate, digits: int) -> dict[str, Any]:
+    """For JSON: value, low and high, each a number or a list of them. What is not a number becomes null (`page.script_json`)."""
+    return {name: np.round(part, digits).tolist() for name, part in estimate._asdict().items()}
 
 
 def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) -> list[Table]:
@@ -108,8 +95,8 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
         pairs = [(first, method) for method in others]
     found = {(x, y): statistics.estimate_improvement(matrices[x], matrices[y], resamples=resamples) for x, y in pairs}
     fields: list[Field[tuple[str, str]]] = [
-        (Column("method"), lambda pair: words(pair[0], strong=True)),
-        (Column("over"), lambda pair: words(pair[1])),
+        (Column("method"), lambda pair: Cell(pair[0], strong=True)),
+        (Column("over"), lambda pair: Cell(pair[1])),
         (Column("probability of improvement", INTERVAL), lambda pair: estimate_cell(found[pair])),
     ]
     note = (
@@ -121,33 +108,18 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
 
 def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:
     """Of normalised scores: the share of runs above every threshold."""
-    thresholds = profile_thresholds(matrices.values())
-    resamples = min(5000, enough_resamples(matrices))
-    lines = {m: statistics.estimate_profile(matrix, thresholds, resamples=resamples) for m, matrix in matrices.items()}
-    chart = profile_chart(f"{group.key}-profile-chart", thresholds, lines)
-    told = (
-        f"How many of the runs, over {counted(len(tasks), 'task')}, score more than so much. A line above another at every "
-        "point is better everywhere. Bands hold 95 %, at each point by itself.",
-    )
-    return Section(f"{group.key}-profiles", "Performance profiles", told, (chart,), over=group.name)
-
-
-def profile_thresholds(matrices: Iterable[Array]) -> Array:
-    """From the worst score or 0 to the best or 1, at most 4 human ones: beyond there is little to see."""
-    together = list(matrices)
-    low = min(0.0, *(float(matrix.min()) for matrix in together))
-    high = min(4.0, max(1.0, *(float(matrix.max()) for matrix in together)))
-    return np.linspace(low, high, 101)
-
-
-def profile_chart(
-    key: str, thresholds: Array, lines: Mapping[str, Estimate], *, title: str = "Performance profile"
-) -> Chart:
-    def rounded(values: Array) -> list[float | None]:
-        return [None if math.isnan(value) else round(float(value), 4) for value in values]
-
+    # From the worst score or 0 to the best or 1, at most 4 human ones: beyond there is little to see.
+    low = min(0.0, *(float(matrix.min()) for matrix in matrices.values()))
+    high = min(4.0, max(1.0, *(float(matrix.max()) for matrix in matrices.values())))
+    thresholds, resamples = np.linspace(low, high, 101), min(5000, _enough_resamples(matrices))
     methods = [
-        {"name": name, **{k: rounded(part) for k, part in line._asdict().items()}} for name, line in lines.items()
+        {"name": method, **_rounded(statistics.estimate_profile(matrix, thresholds, resamples=resamples), 4)}
+        for method, matrix in matrices.items()
     ]
-    data = {"x": "normalised score", "y": "share of runs above", "thresholds": rounded(thresholds), "methods": methods}
-    return Chart(key, "profile", title, data)
+    axes = {"x": "normalised score", "y": "share of runs above", "thresholds": thresholds.round(4).tolist()}
+    chart = Chart(f"{group.key}-profile-chart", "profile", "Performance profile", {**axes, "methods": methods})
+    told = (
+        f"The share of the runs, over {counted(len(tasks), 'task')}, that score above each threshold. A line above another at "
+        "every point is better everywhere. Bands hold 95 %, at each point by itself."
+    )
+    return Section(f"{group.key}-profiles", "Performance profiles", (told,), (chart,), over=group.name)

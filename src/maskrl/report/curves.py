@@ -17,16 +17,14 @@ MOST_POINTS = 60_000  # of learning curves on a page
 Curve = Sequence[tuple[int, float]]  # (time, value)
 
 
-def curves(group: Group, *, papers: bool, most: int) -> Section:
+def curves(group: Group, *, most: int) -> Section:
     """A panel for every task. `most`: points of a line."""
     panels = []
     for task in group.tasks:
-        lines = []
-        for method in group.methods:
-            mine = sorted((r for r in group.runs.runs if (r.method, r.task) == (method, task)), key=lambda r: r.seed)
-            if mine:
-                lines.append(method_lines(method, [(run.seed, run.curve) for run in mine], most))
-        panels.append({"title": short(task), "methods": lines, "bands": _bands(group, task) if papers else []})
+        runs = {method: group.runs_of(method, task) for method in group.methods}
+        lines = [method_lines(method, [(run.seed, run.curve) for run in mine], most) for method, mine in runs.items()]
+        bands = _bands(group, task) if group.papers else []
+        panels.append({"title": short(task), "methods": [line for line in lines if line["seeds"]], "bands": bands})
     told = ["Thin lines are seeds, thick ones their mean, dashed where some seeds have ended."]
     if any(panel["bands"] for panel in panels):
         apart = f" Here it is {group.not_the_papers}." if group.not_the_papers else ""

@@ -17,7 +17,6 @@ class Chart:
     kind: ChartKind
     title: str
     data: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,6 @@ class Section:
     blocks: tuple[Block, ...] = ()
     over: str = ""
 
-    @property
-    def tables(self) -> list[Table]:
-        return [block for block in self.blocks if isinstance(block, Table)]
-
-    @property
-    def charts(self) -> list[Chart]:
-        return [block for block in self.blocks if isinstance(block, Chart)]
-
 
 @dataclass(frozen=True)
 class Report:
@@ -73,8 +64,8 @@ class Report:
 
     @property
     def tables(self) -> list[Table]:
-        return [table for section in self.sections for table in section.tables]
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Table)]
 
     @property
     def charts(self) -> list[Chart]:
-        return [chart for section in self.sections for chart in section.charts]
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Chart)]

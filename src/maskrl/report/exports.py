@@ -47,27 +47,14 @@ def latex(table: Table) -> str:
     """A float that any LaTeX compiles, with booktabs or without."""
     heads = [rf"\textbf{{{_in_latex(column.name)}}}" for column in table.columns]
     notes = [_in_latex(note) for note in all_notes(table)]
-    body = [[_strong_latex(cell) for cell in row] for row in table.rows]
-    last = [[_strong_latex(cell) for cell in row] for row in table.summary]
-    return "\n".join(
-        [
-            r"\begin{table}[htbp]",
-            r"\centering",
-            RULES,
-            rf"\caption{{{' '.join([_in_latex(table.title) + '.', *notes])}}}",
-            rf"\begin{{tabular}}{{{''.join('r' if column.parts else 'l' for column in table.columns)}}}",
-            r"\toprule",
-            rf"{' & '.join(heads)} \\",
-            r"\midrule",
-            *(rf"{' & '.join(line)} \\" for line in body),
-            *([r"\midrule"] if last else []),
-            *(rf"{' & '.join(line)} \\" for line in last),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
+    body, last = (
+        [rf"{' & '.join(map(_strong_latex, row))} \\" for row in rows] for rows in (table.rows, table.summary)
     )
+    caption = rf"\caption{{{' '.join([_in_latex(table.title) + '.', *notes])}}}"
+    columns = rf"\begin{{tabular}}{{{''.join('r' if column.parts else 'l' for column in table.columns)}}}"
+    lines = [r"\begin{table}[htbp]", r"\centering", RULES, caption, columns, r"\toprule", rf"{' & '.join(heads)} \\"]
+    lines += [r"\midrule", *body, *([r"\midrule", *last] if last else []), r"\bottomrule"]
+    return "\n".join([*lines, r"\end{tabular}", r"\end{table}", ""])
 
 
 def _strong_latex(cell: Cell) -> str:
@@ -97,15 +84,12 @@ def as_csv(table: Table) -> str:
     """The numbers in full, a column for each part. A text that a spreadsheet would take for a formula gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([_harmless(name) for column in table.columns for name in _headings(column)])
+    names = [f"{column.name} {part}".strip() for column in table.columns for part in column.parts or ("",)]
+    writer.writerow(map(_harmless, names))
     for row in table.all_rows:
         cells = zip(row, table.columns, strict=True)
         writer.writerow([field for cell, column in cells for field in _fields(cell, column)])
     return file.getvalue()
-
-
-def _headings(column: Column) -> list[str]:
-    return [f"{column.name} {part}".strip() for part in column.parts] or [column.name]
 
 
 def _fields(cell: Cell, column: Column) -> list[str]:
@@ -126,13 +110,10 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "
 def write(tables: Iterable[Table], folder: Path) -> list[Path]:
     """Every table in every format: `folder/key.md`, `.tex` and `.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for table in tables:
-        for ending, form in FORMATS.items():
-            path = folder / f"{table.key}.{ending}"
-            write_whole(path, form(table))
-            written.append(path)
-    return written
+    texts = {folder / f"{table.key}.{ending}": form(table) for table in tables for ending, form in FORMATS.items()}
+    for path, text in texts.items():
+        write_whole(path, text)
+    return list(texts)
 
 
 def all_notes(table: Table) -> list[str]:

@@ -5,13 +5,11 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from maskrl.analysis.protocol import method_of, protocol_of, task_of, unit_of
 from maskrl.analysis.reading import LARGEST, RunScores, run_folders
-from maskrl.recipes.published import Unit
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
 
@@ -22,7 +20,7 @@ Life = Literal["done", "running", "interrupted", "failed", "not begun"]
 class RunFacts:
     """What is known of a run."""
 
-    source: str
+    run: RunScores  # without its scores
     recipe: Recipe
     life: Life
     why: str  # it failed
@@ -34,43 +32,23 @@ class RunFacts:
     notes: tuple[str, ...] = ()
 
     @property
-    def unit(self) -> Unit:
-        return unit_of(self.recipe)
-
-    @property
     def budget(self) -> int:
         return self.recipe.budget.decisions or self.recipe.frames
 
     @property
     def frames(self) -> int:
         """Of the simulator, so far."""
-        return self.reached * (self.recipe.env.action_repeat if self.unit == "decisions" else 1)
-
-    @cached_property
-    def method(self) -> str:
-        return method_of(self.recipe)
-
-    @property
-    def task(self) -> str:
-        return task_of(self.recipe)
+        return self.reached * (self.recipe.env.action_repeat if self.run.unit == "decisions" else 1)
 
     @property
     def finished(self) -> bool:
         return self.life == "done" and self.reached >= self.budget
 
-    @property
-    def without_scores(self) -> RunScores:
-        """For what asks about its protocol alone."""
-        protocol = protocol_of(self.recipe, self.versions)
-        return RunScores(self.method, self.task, self.recipe.seed, self.unit, (), protocol, self.source)
-
 
 def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
     """Of every run that can be read; of the others `Scores.problems` tells."""
-    folders = dict[Path, Path]()  # paths may overlap
-    for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path)):
-        folders.setdefault(folder.resolve(), folder)
-    for folder in folders.values():
+    seen = set[Path]()
+    for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path, seen)):
         try:
             yield run_facts(folder)
         except (RunError, OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -79,21 +57,23 @@ def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
 
 def run_facts(folder: Path) -> RunFacts:
     """Of a run directory. Only what is needed of its log is parsed."""
-    run, clock, timing = Run.open(folder), _last_clock(folder), defaultdict[str, float](float)
-    events = list(run.events("probe", "timing", "note"))
+    opened, clock, timing = Run.open(folder), _last_clock(folder), defaultdict[str, float](float)
+    recipe, unit, life = opened.recipe, unit_of(opened.recipe), _life(opened)
+    protocol = protocol_of(recipe, opened.versions())
+    events = list(opened.events("probe", "timing", "note"))
     for event in events:
         for part, spent in event["parts"].items() if event["kind"] == "timing" else ():
             timing[part] += spent if is_number(spent) else 0.0
     probes = [event for event in events if event["kind"] == "probe"]
-    measured, life = _json_object(folder / "probe.json"), _life(run)
+    measured = _json_object(folder / "probe.json")
     return RunFacts(
-        source=str(folder),
-        recipe=run.recipe,
+        run=RunScores(method_of(recipe), task_of(recipe), recipe.seed, unit, (), protocol, str(folder)),
+        recipe=recipe,
         life=life,
-        why=str(_json_object(folder / "status.json").get("why") or "") if life == "failed" else "",
-        reached=int(clock.get(unit_of(run.recipe), 0)),
+        why=opened.why if life == "failed" else "",
+        reached=int(clock.get(unit, 0)),
         seconds=float(clock.get("seconds", 0.0)),
-        versions=run.versions(),
+        versions=opened.versions(),
         probes=(*probes, measured) if measured else tuple(probes),
         timing=timing,
         notes=tuple(str(event.get("text", "")) for event in events if event["kind"] == "note"),

@@ -1,7 +1,7 @@
 """Where the clip of the mask explorer comes from: random actions, a run's agent, or a run's replay."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,28 +39,28 @@ class Footage:
 
 def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
     """Random actions in the training environment. The clip begins `start` decisions after a reset, or as late as it can."""
-    with _environment(recipe, training=True) as env:
+    with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         spaces, chance = Spaces.of(env), np.random.default_rng(recipe.seed)
-        obs = _film(env, recipe.seed, _length(recipe), start, lambda _: spaces.random_action(chance))
+        obs = _film(env, recipe.seed, objective_of(recipe).clip_length, start, lambda _: spaces.random_action(chance))
         return _footage(recipe, obs, f"Random actions, seed {recipe.seed}.", lambda: build_agent(recipe, env))
 
 
 def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int = 24) -> Footage:
     """The agent of a checkpoint acts, without exploring, in an evaluation environment. `recipe` may have other masks."""
-    with _environment(recipe, training=False) as env:
+    with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         agent, seed = _agent_of(run, env, state), recipe.seed + EVALUATION_SEED
-        obs = _film(env, seed, _length(recipe), start, lambda obs: agent.policy().act(obs[None])[0])
+        obs = _film(env, seed, objective_of(recipe).clip_length, start, lambda obs: agent.policy().act(obs[None])[0])
         frames = state["position"]["decisions"] * recipe.env.action_repeat
         return _footage(recipe, obs, f"The agent of {run.path}, trained for {frames:,} frames, acts.", lambda: agent)
 
 
 def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
     """A clip from the middle of what the run has stored. Its files are read and left as they are."""
-    folder, length = run.path / "replay", _length(recipe)
+    folder, length = run.path / "replay", objective_of(recipe).clip_length
     files = ("frames.u8", "stamps.u32") if run.recipe.replay.storage == "disk" else ()
     if not all((folder / name).exists() for name in files):
         raise RunError(f"{folder} is gone. Film the agent or random actions instead.")
-    with _environment(recipe, training=True) as env:
+    with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         replay = build_replay(run.recipe, env, run, mend=False)
         replay.load_state_dict(as_arrays(state["replay"]))
         draw = replay.spread(3, span=length)
@@ -69,15 +69,6 @@ def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
         middle = type(draw)(draw.starts[len(draw) // 2 :][:1], draw.weights[:1])
         source = f"From the replay of {run.path}, frame {int(middle.starts[0]):,} on."
         return _footage(recipe, replay.clips(middle, length=length).obs[0], source, lambda: _agent_of(run, env, state))
-
-
-@contextmanager
-def _environment(recipe: Recipe, *, training: bool) -> Iterator[Env]:
-    env = recipe.env.make(seed=recipe.seed, training=training)
-    try:
-        yield env
-    finally:
-        env.close()
 
 
 def _agent_of(run: Run, env: Env, state: Mapping[str, Any]) -> Agent:
@@ -125,10 +116,6 @@ def _footage(recipe: Recipe, obs: Tensor, source: str, agent: Callable[[], Agent
     middle = obs[..., edge : edge + crop, edge : edge + crop]
     maps = encoder.features(middle.to(like.device, like.dtype) / 255).mean(dim=1).cpu()
     return Footage(obs, source, (maps - maps.min()) / (maps.max() - maps.min()).clamp(min=1e-9))
-
-
-def _length(recipe: Recipe) -> int:
-    return objective_of(recipe).clip_length
 
 
 def objective_of(recipe: Recipe) -> MLRConfig:

@@ -1,15 +1,18 @@
 """Runs that may be put together: those of one suite and one protocol, under a name that says what they share."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
+from maskrl.analysis.reading import RunScores
 from maskrl.analysis.scores import Scores
-from maskrl.analysis.verdict import GAIN
+from maskrl.analysis.verdict import GAIN, Verdicts, against_paper, versus
 from maskrl.recipes.published import PublishedScore, Unit, published
 from maskrl.recipes.schema import as_override
 from maskrl.report.facts import RunFacts
-from maskrl.report.tables import key_of
+from maskrl.report.tables import Cell, Column, Field, key_of
 
 LITE = "not comparable: lite profile"
 SUITES = {"dmcontrol": "DMControl", "atari": "Atari", "toy": "Toys", "other": "Other tasks"}
@@ -24,7 +27,7 @@ class Group:
     runs: Scores  # with their curves
     at: int | None  # when scores are taken; None: at the end of each budget
     mixed: bool
-    conflicts: tuple[str, ...] = ()  # in what its runs differ, if they were mixed
+    papers: bool  # whether the paper's numbers are wanted beside them
 
     @property
     def key(self) -> str:
@@ -41,7 +44,7 @@ class Group:
     @cached_property
     def final(self) -> Scores:
         """One score of each run that has reached the time."""
-        return replace(self.runs, problems=()).at(self.at)
+        return self.runs.at(self.at)
 
     @cached_property
     def methods(self) -> list[str]:
@@ -50,6 +53,11 @@ class Group:
     @property
     def tasks(self) -> list[str]:
         return self.runs.tasks
+
+    def runs_of(self, method: str, task: str | None = None) -> list[RunScores]:
+        """Of a method, on one task or on all, by seed."""
+        mine = (run for run in self.runs.runs if run.method == method and task in (None, run.task))
+        return sorted(mine, key=lambda run: run.seed)
 
     @property
     def baseline(self) -> str | None:
@@ -71,6 +79,8 @@ class Group:
 
         Scores of several times, which may be mixed, are of none that the paper has.
         """
+        if not self.papers:
+            return None
         times = {run.curve[0][0] for run in self.final.runs if run.task == task}
         budgets = {run.budget for run in self.runs.runs if run.task == task and run.budget is not None}
         chosen = times or budgets
@@ -84,6 +94,25 @@ class Group:
             return LITE
         strange = sorted({line for run in self.runs.runs for line in run.departures})
         return f"not comparable: {'; '.join(strange[:3])}{'; …' if len(strange) > 3 else ''}" if strange else ""
+
+    @cached_property
+    def against_paper(self) -> dict[str, Verdicts]:
+        """The verdicts of each method that the paper has, if they may be held against it. The lite profile never may."""
+        why = self.not_the_papers
+        if (why and not self.mixed) or "lite" in why:
+            return {}
+        printed = [method for method in self.methods if any(self.paper(task, method) for task in self.tasks)]
+        return {method: against_paper(self.runs, method, at=self.at, mixed=self.mixed) for method in printed}
+
+    @cached_property
+    def against_baseline(self) -> dict[str, Verdicts]:
+        """The verdicts of each other method, if there is a Baseline."""
+        reference = self.reference
+        return {
+            method: versus(self.runs, method, reference, at=self.at, mixed=self.mixed, papers=self.papers)
+            for method in self.methods
+            if reference is not None and method != reference
+        }
 
 
 def order_of(method: str) -> tuple[int, str, str]:
@@ -100,16 +129,15 @@ def short(task: str) -> str:
     return task.partition("/")[2]
 
 
-def grouped(scores: Scores, *, at: int | None, mixed: bool) -> list[Group]:
+def grouped(scores: Scores, *, at: int | None, mixed: bool, papers: bool) -> list[Group]:
     """Suites apart, and within a suite the protocols, unless they are to be mixed."""
-    scores = replace(scores, problems=())
+    runs = scores.runs
     if at is not None:  # then the budget does not set runs apart
-        budgets = [dict(run.protocol) | {f"budget.{run.unit}": at} for run in scores.runs]
-        runs = [replace(run, protocol=protocol) for run, protocol in zip(scores.runs, budgets, strict=True)]
-        scores = replace(scores, runs=tuple(runs))
-    parts = [scores.of_suite(suite) for suite in scores.suites] if mixed else scores.groups()
-    parts.sort(key=lambda part: part.suites)
-    return [Group(_name(part, parts), part, at, mixed, tuple(part.conflicts())) for part in parts]
+        runs = tuple(replace(run, protocol={**run.protocol, f"budget.{run.unit}": at}) for run in runs)
+    suites = sorted({run.suite for run in runs})
+    together = [Scores(tuple(run for run in runs if run.suite == suite)) for suite in suites]
+    parts = together if mixed else sorted(Scores(runs).groups(), key=lambda part: part.suites)
+    return [Group(_name(part, parts), part, at, mixed, papers) for part in parts]
 
 
 def _name(part: Scores, parts: Sequence[Scores]) -> str:
@@ -136,16 +164,36 @@ def _plain_name(part: Scores) -> str:
     return " · ".join(words)
 
 
-def protocol_names(facts: Iterable[RunFacts]) -> dict[str, str]:
-    """The source of every run → the name of those whose protocol it has, with a score or without."""
-    parts = Scores(tuple(fact.without_scores for fact in facts)).groups()
-    names = [_name(part, parts) for part in parts]
-    return {run.source: name for name, part in zip(names, parts, strict=True) for run in part.runs}
-
-
 def _values(scores: Scores) -> dict[str, set[str]]:
     values: dict[str, set[str]] = {}
     for run in scores.runs:
         for path, value in run.protocol.items():
             values.setdefault(path, set()).add(as_override(value))
     return values
+
+
+class Case(NamedTuple):
+    """Runs of one task, one protocol and one method: the most that probes and times are averaged over."""
+
+    task: str
+    setting: str  # the name of their protocol: "DMControl · paper profile · 100,000 frames"
+    method: str
+
+
+Cases = Mapping[Case, Sequence[RunFacts]]
+
+CASE_FIELDS: list[Field[Case]] = [
+    (Column("task"), lambda case: Cell(case.task, strong=True)),
+    (Column("runs of"), lambda case: Cell(case.setting)),
+    (Column("method"), lambda case: Cell(case.method)),
+]
+
+
+def cases(facts: Sequence[RunFacts]) -> Cases:
+    """The runs of each, in order. Runs of different protocols are never averaged here, mixed or not."""
+    parts = Scores(tuple(fact.run for fact in facts)).groups()
+    names = {run.source: name for part in parts for name in [_name(part, parts)] for run in part.runs}
+    found = defaultdict[Case, list[RunFacts]](list)
+    for fact in facts:
+        found[Case(fact.run.task, names[fact.run.source], fact.run.method)].append(fact)
+    return dict(sorted(found.items(), key=lambda item: (item[0].task, item[0].setting, order_of(item[0].method))))

@@ -2,27 +2,24 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from maskrl.analysis.protocol import protocol_hash
-from maskrl.analysis.reading import RunScores
-from maskrl.recipes.schema import Recipe, difference
+from maskrl.recipes.schema import difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
-from maskrl.report.tables import Column, Field, Mark, Table, number, tabulated, words
+from maskrl.report.tables import Cell, Column, Field, Mark, Table, number, tabulated
 from maskrl.report.task_by_task import MOST_LINES
 
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
     """A row for every method of every group, and in what it differs from the others."""
-    told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.source: fact for fact in facts})])
+    told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.run.source: fact for fact in facts})])
     if len({group.suite for group in groups}) < len(groups):
         told.append(
             "Runs of different protocols are not averaged: they are in groups of their own, named by what sets them apart. "
             "To put them together all the same, ask for --mixed."
         )
-    lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.conflicts]
+    lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.runs.conflicts()]
     if lines:
         told.append(
             "These runs were mixed because that was asked for. Their averages are of scores that are not comparable."
@@ -31,39 +28,18 @@ def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
     return Section("what-was-run", "What was run", tuple(told), tuple(blocks))
 
 
-class _Row(NamedTuple):
-    group: Group
-    method: str
-    runs: Sequence[RunScores]
-
-
 def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Table:
-    rows = [
-        _Row(group, method, [run for run in group.runs.runs if run.method == method])
-        for group in groups
-        for method in group.methods
-    ]
-    name: Field[_Row] = (Column("runs of"), lambda row: words(row.group.name))
-    note = "a hash of what must agree for scores to be comparable"
-    fields: list[Field[_Row]] = [
-        (Column("method"), lambda row: words(row.method, strong=True)),
+    name: Field[tuple[Group, str]] = (Column("runs of"), lambda row: Cell(row[0].name))
+    fields: list[Field[tuple[Group, str]]] = [
+        (Column("method"), lambda row: Cell(row[1], strong=True)),
         *([name] if len(groups) > 1 else []),
-        (Column("tasks", ("",)), lambda row: number(len({run.task for run in row.runs}), 0)),
-        (Column("runs", ("",)), lambda row: number(len(row.runs), 0)),
-        (Column("seeds"), lambda row: words(ranges(sorted({run.seed for run in row.runs})))),
-        (Column("what differs"), lambda row: words("; ".join(_differences(row.group, row.method, facts)) or "–")),
-        (Column("protocol", note=note), lambda row: words(_shared_hash(row.group), mark="quiet")),
+        (Column("tasks", ("",)), lambda row: number(len({run.task for run in row[0].runs_of(row[1])}), 0)),
+        (Column("runs", ("",)), lambda row: number(len(row[0].runs_of(row[1])), 0)),
+        (Column("seeds"), lambda row: Cell(ranges(sorted({run.seed for run in row[0].runs_of(row[1])})))),
+        (Column("what differs"), lambda row: Cell("; ".join(_differences(*row, facts)) or "–")),
     ]
     title = groups[0].name if len(groups) == 1 else "What was run"
-    return tabulated("what-was-run", title, fields, rows)
-
-
-def _shared_hash(group: Group) -> str:
-    """Over what all runs of the group share; each run has its own in the list of runs."""
-    shared = dict(group.runs.runs[0].protocol)
-    for run in group.runs.runs[1:]:
-        shared = {path: value for path, value in shared.items() if run.protocol.get(path) == value}
-    return protocol_hash(shared)
+    return tabulated("what-was-run", title, fields, [(group, method) for group in groups for method in group.methods])
 
 
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
@@ -77,11 +53,8 @@ def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> li
     task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
     if task is None:
         return [f"no task in common with {reference}"]
-    return _changes(facts[known[reference, task]].recipe, facts[known[method, task]].recipe, method)
-
-
-def _changes(theirs: Recipe, ours: Recipe, method: str) -> list[str]:
-    kept = [line for line in difference(theirs, ours) if not line.startswith(("seed", "device", "threads"))]
+    lines = difference(facts[known[reference, task]].recipe, facts[known[method, task]].recipe)
+    kept = [line for line in lines if not line.startswith(("seed", "device", "threads"))]
     # Where one has an objective and the other has none, that is all the difference says: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
     return kept + named
@@ -114,8 +87,8 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
         return ", ".join(form.format(value, count) for value, count in counts[name].most_common())
 
     fields: list[Field[str]] = [
-        (Column("of"), lambda name: words(name, strong=True)),
-        (Column("version"), lambda name: words(listed(name), mark="warn" if name in several else "")),
+        (Column("of"), lambda name: Cell(name, strong=True)),
+        (Column("version"), lambda name: Cell(listed(name), mark="warn" if name in several else "")),
     ]
     table = tabulated("versions", "Versions", fields, sorted(counts, key=lambda name: name not in several))
     told = ("Where runs differ, the number of runs is in brackets.",) if several else ()
@@ -128,7 +101,7 @@ def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[
         Line(_gap_sentence(fact), "bad" if fact.life == "failed" else "warn") for fact in facts if not fact.finished
     ]
     missing = [Line(line, "warn") for group in groups for line in _missing_runs(group)]
-    notes = [Line(f"{fact.source}: {note}") for fact in facts for note in fact.notes]
+    notes = [Line(f"{fact.run.source}: {note}") for fact in facts for note in fact.notes]
     blocks: list[Lines | Table] = [
         Lines(f"{title}: {len(lines)}", tuple(lines), folded=len(lines) > 2 * MOST_LINES)
         for title, lines in (
@@ -145,10 +118,8 @@ def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[
 
 def _gap_sentence(fact: RunFacts) -> str:
     life = f"failed: {fact.why}" if fact.life == "failed" and fact.why else fact.life
-    return (
-        f"{fact.method} on {fact.task}, seed {fact.recipe.seed} ({fact.source}): {life.rstrip('.')}, at {fact.reached:,} of "
-        f"{fact.budget:,} {fact.unit}."
-    )
+    reached = f"at {fact.reached:,} of {fact.budget:,} {fact.run.unit}"
+    return f"{fact.run.name} ({fact.run.source}): {life.rstrip('.')}, {reached}."
 
 
 def _missing_runs(group: Group) -> Iterator[str]:
@@ -171,18 +142,16 @@ def _missing_runs(group: Group) -> Iterator[str]:
 
 def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
     final = {run.source: run.curve[0][1] for group in groups for run in group.final.runs}
-    hashes = {run.source: protocol_hash(run.protocol) for group in groups for run in group.runs.runs}
     marks: dict[str, Mark] = {"done": "good", "failed": "bad"}
     fields: list[Field[RunFacts]] = [
-        (Column("run"), lambda fact: words(fact.source)),
-        (Column("task"), lambda fact: words(fact.task)),
-        (Column("method"), lambda fact: words(fact.method)),
-        (Column("seed", ("",)), lambda fact: number(fact.recipe.seed, 0)),
-        (Column("status"), lambda fact: words(fact.life, mark=marks.get(fact.life, "warn"), note=fact.why)),
+        (Column("run"), lambda fact: Cell(fact.run.source)),
+        (Column("task"), lambda fact: Cell(fact.run.task)),
+        (Column("method"), lambda fact: Cell(fact.run.method)),
+        (Column("seed", ("",)), lambda fact: number(fact.run.seed, 0)),
+        (Column("status"), lambda fact: Cell(fact.life, mark=marks.get(fact.life, "warn"), note=fact.why)),
         (Column("reached", ("",)), lambda fact: number(fact.reached, 0)),
         (Column("of", ("",)), lambda fact: number(fact.budget, 0)),
-        (Column("unit"), lambda fact: words(fact.unit)),
-        (Column("score", ("",)), lambda fact: number(final.get(fact.source))),
-        (Column("protocol"), lambda fact: words(hashes.get(fact.source, "–"), mark="quiet")),
+        (Column("unit"), lambda fact: Cell(fact.run.unit)),
+        (Column("score", ("",)), lambda fact: number(final.get(fact.run.source))),
     ]
     return tabulated("runs", "Every run", fields, facts)

@@ -1,16 +1,16 @@
 """What the encoders have learned: the last probe of every run beside the paper's cosines, and cosines over training."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from maskrl.recipes.published import representation_cosines
-from maskrl.report.cases import Case, Cases
 from maskrl.report.curves import method_lines
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.facts import RunFacts, is_number
-from maskrl.report.groups import LITE
-from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, summary_cell, tabulated, words
+from maskrl.report.groups import CASE_FIELDS, LITE, Case, Cases
+from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, summary_cell, tabulated
 
 PROBES = {
     "encoder_cosine": "encoder cosine",
@@ -42,32 +42,21 @@ def _probes_table(found: Cases, *, papers: bool) -> Table:
     printed = {(m.lower(), task): cosine for (m, task), cosine in representation_cosines().items()} if papers else {}
 
     def probe(key: str) -> Field[Case]:
-        return Column(PROBES[key], ("mean", "std", "runs")), lambda case: _probe_cell(last[case], key)
+        def cell(case: Case) -> Cell:
+            values = [probe[key] for probe in last[case] if key in probe]
+            return summary_cell(values) if values else NOTHING
 
-    def profile(case: Case) -> Cell:
-        own = found[case][0].recipe.profile
-        lite = own == "lite" and (case.method, case.task) in printed
-        return words(LITE, mark="apart") if lite else words(own)
+        return Column(PROBES[key], ("mean", "std", "runs")), cell
 
-    first, *others = PROBES
-    paper: Field[Case] = (
-        Column("paper: cosine", ("",), "quiet"),
-        lambda case: number(printed.get((case.method, case.task)), 3),
-    )
-    fields: list[Field[Case]] = [
-        (Column("task"), lambda case: words(case.task, strong=True)),
-        (Column("method"), lambda case: words(case.method)),
-        *(probe(first), *([paper] if papers else []), *map(probe, others)),
-        (Column("profile"), profile),
-    ]
-    if len({case.setting for case in found}) > 1:
-        fields.append((Column("runs of"), lambda case: words(case.setting)))
+    def papers_cosine(case: Case) -> Cell:
+        cosine = number(printed.get((case.method, case.task)), 3)
+        lite = found[case][0].recipe.profile == "lite" and cosine.numbers != (None,)
+        return replace(cosine, note=LITE, mark="apart") if lite else cosine
+
+    first, *others = map(probe, PROBES)
+    paper: Field[Case] = (Column("paper: cosine", ("",), "quiet"), papers_cosine)
+    fields = [*CASE_FIELDS, first, *([paper] if papers else []), *others]
     return tabulated("representation", "Representation probes", fields, found)
-
-
-def _probe_cell(probes: Sequence[Mapping[str, float]], key: str) -> Cell:
-    values = [probe[key] for probe in probes if key in probe]
-    return summary_cell(values) if values else NOTHING
 
 
 def _last_probe(fact: RunFacts) -> dict[str, float]:
@@ -84,9 +73,9 @@ def _cosine_curves(found: Cases) -> Iterator[Chart]:
     """The encoder's cosine over training, where it was measured more than once; a panel for each task and protocol."""
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for case, facts in found.items():
-        measured = [(fact.recipe.seed, points) for fact in facts if (points := _cosines(fact))]
+        measured = [(fact.run.seed, points) for fact in facts if (points := _cosines(fact))]
         if measured:
-            lines[case.place].append(method_lines(case.method, measured, 100))
+            lines[f"{case.task}, {case.setting.partition(' · ')[2]}"].append(method_lines(case.method, measured, 100))
     panels = [
         {"title": title, "methods": methods, "bands": []}
         for title, methods in lines.items()

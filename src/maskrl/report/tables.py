@@ -84,11 +84,6 @@ def tabulated(
     return Table(key, title, tuple(column for column, _ in fields), rows, tuple(notes), summary)
 
 
-def words(text: str, *, note: str = "", mark: Mark = "", strong: bool = False) -> Cell:
-    """A cell without numbers."""
-    return Cell(text, note=note, mark=mark, strong=strong)
-
-
 def number(value: float | None, digits: int | None = None, *, note: str = "", mark: Mark = "") -> Cell:
     """A cell with one number; none, or one that is not finite, is a dash."""
     return Cell(shown(value, digits), (value,), note, mark)
@@ -118,10 +113,13 @@ def summary_cell(values: ArrayLike) -> Cell:
     return Cell(f"{spread(mean, std)} ({runs})", (mean, None if math.isnan(std) else std, runs))
 
 
-def estimate_cell(estimate: Estimate | None) -> Cell:
+def as_printed(text: str, numbers: tuple[float | None, ...], misprint: str | None) -> Cell:
+    """A number of the paper's, with an asterisk if it is misprinted."""
+    return Cell(f"{text} *", numbers, misprint, "warn") if misprint else Cell(text, numbers, mark="quiet")
+
+
+def estimate_cell(estimate: Estimate) -> Cell:
     """A number with its interval, if it has one."""
-    if estimate is None:
-        return NOTHING
     value, low, high = (float(part) for part in estimate)
     text = shown(value, 3) if math.isnan(low) else f"{shown(value, 3)} ({shown(low, 3)} to {shown(high, 3)})"
     return Cell(text, (value, low, high))

@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import CONFIDENCE, holm
-from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, against_paper, digits_for, versus
+from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, digits_for
 from maskrl.recipes.published import PublishedScore
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.groups import Group, in_order, short
@@ -16,6 +15,7 @@ from maskrl.report.tables import (
     Field,
     Mark,
     Table,
+    as_printed,
     counted,
     key_of,
     number,
@@ -23,7 +23,6 @@ from maskrl.report.tables import (
     spread,
     summary_cell,
     tabulated,
-    words,
 )
 
 MOST_LINES = 12  # of sentences that are not folded
@@ -36,72 +35,53 @@ MARKS: Mapping[str, Mark] = {
 }
 
 
-def comparisons(group: Group, *, papers: bool) -> tuple[dict[str, Verdicts], dict[str, Verdicts]]:
-    """Method → its verdicts against the paper, and against the Baseline."""
-    plain, reference, why = Scores(group.runs.runs), group.reference, group.not_the_papers
-    printed = [method for method in group.methods if any(group.paper(task, method) for task in group.tasks)]
-    comparable = papers and (not why or group.mixed) and "lite" not in why
-    with_paper = {
-        method: against_paper(plain, method, at=group.at, mixed=group.mixed)
-        for method in (printed if comparable else ())
-    }
-    with_baseline = {
-        method: versus(plain, method, reference, at=group.at, mixed=group.mixed, papers=papers)
-        for method in group.methods
-        if reference is not None and method != reference
-    }
-    return with_paper, with_baseline
+def task_by_task(group: Group) -> Section:
+    """Every task: ours, the paper's column beside it, and the verdict with the numbers behind it."""
+    tables = [_scores_table(group)]
+    for ending, reference, found in (
+        ("paper", "the paper", group.against_paper),
+        ("baseline", group.reference, group.against_baseline),
+    ):
+        tables += [
+            _verdict_table(f"{group.key}-{key_of(m)}-{ending}", f"{m} against {reference}, {group.name}", verdicts)
+            for m, verdicts in found.items()
+            if verdicts.tasks
+        ]
+    told = "Mean ± standard deviation over runs, and how many runs in brackets. The unit of replication is the run."
+    return Section(f"{group.key}-tasks", "Task by task", (told,), tuple(tables), over=group.name)
 
 
-def task_by_task(
-    group: Group, with_paper: Mapping[str, Verdicts], with_baseline: Mapping[str, Verdicts], *, papers: bool
-) -> Section:
-    """Every task: ours, the paper's column beside it, and the verdict."""
-    blocks: list[Table | Lines] = [_scores_table(group, with_paper, papers=papers)]
-    for ending, reference, found in (("paper", "the paper", with_paper), ("baseline", group.reference, with_baseline)):
-        for method, verdicts in found.items():
-            if verdicts.tasks:
-                key = f"{group.key}-{key_of(method)}-{ending}"
-                blocks += verdict_blocks(key, f"{method} against {reference}, {group.name}", verdicts)
-    told = ["Mean ± standard deviation over runs, and how many runs in brackets. The unit of replication is the run."]
-    if papers and group.not_the_papers and _papers_methods(group):
-        told.append(
-            f"The paper’s numbers are {group.not_the_papers}. They stand here for orientation and no verdict is given."
-        )
-    return Section(f"{group.key}-tasks", "Task by task", tuple(told), tuple(blocks), over=group.name)
-
-
-def _papers_methods(group: Group) -> list[str]:
-    """Of the paper's columns those that a reader looks for: its own methods, and what we have runs of."""
-    wanted = in_order({*GAIN, *group.methods})
-    found = [group.paper(task, method) for method in wanted for task in group.tasks]
-    return list(dict.fromkeys(cell.method for cell in found if cell is not None))
-
-
-def _scores_table(group: Group, with_paper: Mapping[str, Verdicts], *, papers: bool) -> Table:
-    why, printed = group.not_the_papers, _papers_methods(group) if papers else []
-    theirs = {name.lower(): name for name in printed}
-    fields: list[Field[str]] = [(Column("task"), lambda task: words(short(task), strong=True))]
-
-    def add_paper(name: str) -> None:
-        column = Column(f"paper: {name}", RUNS, "apart" if why else "quiet", why)
-        fields.append((column, lambda task: papers_cell(group.paper(task, name))))
-
-    def add_ours(method: str) -> None:
-        fields.append((Column(method, RUNS), lambda task: our_cell(group, method, task)))
-        if method.lower() in theirs:
-            add_paper(theirs[method.lower()])
-            verdicts = with_paper.get(method)
-            fields.append((Column(f"{method}: verdict"), lambda task: _short_verdict(verdicts, task, why)))
-
+def _scores_table(group: Group) -> Table:
+    # Of the paper's columns those that a reader looks for: its own methods, and what we have runs of.
+    found = [group.paper(task, method) for method in in_order({*GAIN, *group.methods}) for task in group.tasks]
+    printed = {cell.method.lower(): cell.method for cell in found if cell is not None}
+    fields: list[Field[str]] = [(Column("task"), lambda task: Cell(short(task), strong=True))]
     for method in group.methods:
-        add_ours(method)
+        fields += _our_fields(group, method, printed.get(method.lower()))
     ours = {method.lower() for method in group.methods}
-    for name in (name for name in printed if name.lower() not in ours):
-        add_paper(name)
+    fields += [_papers_field(group, name) for lower, name in printed.items() if lower not in ours]
     time = " and ".join(f"{time:,}" for time in group.times) or "no"
-    notes = [f"Scores at {time} {group.unit}."] + ([f"Beside the paper’s numbers: {why}."] if printed and why else [])
+    notes = [f"Scores at {time} {group.unit}."]
+    if any(found) and group.not_the_papers:
+        notes.append(f"Beside the paper’s numbers: {group.not_the_papers}.")
     return tabulated(f"{group.key}-scores", f"Scores, {group.name}", fields, group.tasks, notes)
+
+
+def _our_fields(group: Group, method: str, printed: str | None) -> list[Field[str]]:
+    """Our column; if the paper has that method, its column and the verdict."""
+    ours: Field[str] = (Column(method, RUNS), lambda task: our_cell(group, method, task))
+    verdict: Field[str] = (Column(f"{method}: verdict"), lambda task: _short_verdict(group, method, task))
+    return [ours] if printed is None else [ours, _papers_field(group, printed), verdict]
+
+
+def _papers_field(group: Group, method: str) -> Field[str]:
+    return papers_column(group, method, RUNS), lambda task: papers_cell(group.paper(task, method))
+
+
+def papers_column(group: Group, name: str, parts: tuple[str, ...]) -> Column:
+    """For numbers of the paper beside the group's own."""
+    why = group.not_the_papers
+    return Column(f"paper: {name}", parts, "apart" if why else "quiet", why)
 
 
 def our_cell(group: Group, method: str | None, task: str) -> Cell:
@@ -111,46 +91,38 @@ def our_cell(group: Group, method: str | None, task: str) -> Cell:
     values = group.final.values(method, task)
     if len(values):
         return summary_cell(values)
-    started = sum((run.method, run.task) == (method, task) for run in group.runs.runs)
-    return words("–", note=f"{counted(started, 'run')} not there yet" if started else "no runs")
+    started = len(group.runs_of(method, task))
+    return Cell("–", note=f"{counted(started, 'run')} not there yet" if started else "no runs")
 
 
-def papers_cell(cell: PublishedScore | None, *, quiet: bool = True, strong: bool = False) -> Cell:
-    """A score as the paper prints it, with its seeds, and with an asterisk if it is misprinted."""
+def papers_cell(cell: PublishedScore | None) -> Cell:
+    """A score as the paper prints it, with its seeds."""
     if cell is None:
         return NOTHING
-    text = spread(cell.mean, cell.std, 0 if cell.unit == "frames" else 1)
-    text += (f" ({cell.seeds})" if cell.seeds else "") + (" *" if cell.misprint else "")
-    mark: Mark = "warn" if cell.misprint else "quiet" if quiet else ""
-    return Cell(text, (cell.mean, cell.std, cell.seeds), cell.misprint or "", mark, strong)
+    text = spread(cell.mean, cell.std, 0 if cell.unit == "frames" else 1) + (f" ({cell.seeds})" if cell.seeds else "")
+    return as_printed(text, (cell.mean, cell.std, cell.seeds), cell.misprint)
 
 
-def _short_verdict(verdicts: Verdicts | None, task: str, why: str) -> Cell:
-    if why and verdicts is None:
-        return words(why, mark="apart")
-    found = next((verdict for verdict in verdicts.tasks if verdict.task == task), None) if verdicts else None
-    return words("not compared", mark="quiet") if found is None else outcome_cell(found)
+def _short_verdict(group: Group, method: str, task: str) -> Cell:
+    verdicts = group.against_paper.get(method)
+    if verdicts is None:
+        return Cell(group.not_the_papers, mark="apart")
+    found = next((verdict for verdict in verdicts.tasks if verdict.task == task), None)
+    return Cell("not compared", mark="quiet") if found is None else _outcome_cell(found)
 
 
-def outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
+def _outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
     text: str = verdict.outcome
     if verdict.outcome == "not enough seeds" and verdict.needed is not None:
         text = f"not enough seeds: about {verdict.needed} needed"
     elif verdict.outcome == "consistent" and verdict.needed is None:
         text = "no difference shows"
     lost = verdict.outcome in ("above", "below") and corrected is not None and corrected >= 1 - CONFIDENCE
-    return words(text, mark=MARKS[verdict.outcome], note="not after the correction for several tests" if lost else "")
+    return Cell(text, mark=MARKS[verdict.outcome], note="not after the correction for several tests" if lost else "")
 
 
 def in_words(verdicts: Sequence[Verdict]) -> tuple[Line, ...]:
     return tuple(Line(verdict.sentence, MARKS[verdict.outcome]) for verdict in verdicts)
-
-
-def verdict_blocks(key: str, title: str, verdicts: Verdicts) -> list[Table | Lines]:
-    """The numbers behind the verdicts, and the same in words."""
-    sentences = in_words((*verdicts.overall, *verdicts.tasks))
-    folded = len(sentences) > MOST_LINES
-    return [_verdict_table(key, title, verdicts), Lines(f"In words: {title}", sentences, folded)]
 
 
 def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
@@ -158,17 +130,14 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
     p_values = {verdict.task: verdict.difference.p for verdict in tested if verdict.difference is not None}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     fields: list[Field[Verdict]] = [
-        (Column("task"), lambda verdict: words(short(verdict.task) or verdict.task, strong=True)),
-        (Column("verdict"), lambda verdict: outcome_cell(verdict, corrected=corrected.get(verdict.task))),
+        (Column("task"), lambda verdict: Cell(short(verdict.task) or verdict.task, strong=True)),
+        (Column("verdict"), lambda verdict: _outcome_cell(verdict, corrected=corrected.get(verdict.task))),
         (Column("difference", ("", "low", "high")), _difference_cell),
         (Column("p", ("",)), lambda verdict: _p_cell(verdict.difference and verdict.difference.p)),
         (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get(verdict.task))),
-        (Column("p, permutation", ("",)), lambda verdict: _p_cell(verdict.permutation_p)),
         (Column("effect size", ("",)), lambda verdict: number(verdict.effect, 2)),
         (Column("runs", ("",)), lambda verdict: number(verdict.runs, 0)),
     ]
-    if all(verdict.permutation_p is None for verdict in verdicts.tasks):
-        fields = [field for field in fields if field[0].name != "p, permutation"]
     gauged = any(verdict.needed is not None for verdict in (*verdicts.tasks, *verdicts.overall))
     gauge = (
         "That none shows counts as consistent only if there are seeds enough to have found the paper’s own gain of MLR over "
@@ -197,18 +166,16 @@ def _p_cell(p: float | None) -> Cell:
     return Cell("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", (p,))
 
 
-def negative(group: Group, with_baseline: Mapping[str, Verdicts]) -> Section:
+def negative(group: Group) -> Section:
     """Tasks on which a method is below the Baseline, or cannot be told from it."""
     key, title = f"{group.key}-negative", "Where it does not help"
     if group.reference is None:
         what = "There are no runs of the baseline here" if group.baseline is None else "There is the baseline alone"
         told = f"{what}, so nothing can be said about what an objective adds."
         return Section(key, title, (told,), over=group.name)
-    found = {method: negative_lines(method, group.reference, v.tasks) for method, v in with_baseline.items()}
-    blocks = [
-        Lines(method, lines, folded=len(lines) > MOST_LINES) for method, (_, lines) in found.items() if len(lines)
-    ]
-    return Section(key, title, tuple(told for told, _ in found.values()), tuple(blocks), over=group.name)
+    found = {m: negative_lines(m, group.reference, v.tasks) for m, v in group.against_baseline.items()}
+    blocks = tuple(Lines(m, lines, folded=len(lines) > MOST_LINES) for m, (_, lines) in found.items() if lines)
+    return Section(key, title, tuple(told for told, _ in found.values()), blocks, over=group.name)
 
 
 def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> tuple[str, tuple[Line, ...]]:

@@ -3,18 +3,12 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
 
 from maskrl.recipes.published import training_hours
-from maskrl.report.cases import Case, Cases
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.facts import RunFacts
-from maskrl.report.groups import order_of
-from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, tabulated, words
-
-MOST_BARS = 16
+from maskrl.report.groups import CASE_FIELDS, Case, Cases, order_of
+from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, tabulated
 
 
 def timing(runs: Cases, *, papers: bool) -> Section | None:
@@ -51,9 +45,7 @@ def _table(found: Cases, parts: Sequence[str]) -> Table:
         return Column(part, ("",), note=note), lambda case: _share_cell(seconds[case], part)
 
     fields: list[Field[Case]] = [
-        (Column("task"), lambda case: words(case.task, strong=True)),
-        (Column("runs of"), lambda case: words(case.setting)),
-        (Column("method"), lambda case: words(case.method)),
+        *CASE_FIELDS,
         (Column("runs", ("",)), lambda case: number(len(found[case]), 0)),
         (Column("finished", ("",)), lambda case: number(len(finished[case]), 0)),
         (Column("hours per run", ("",), note="of those that have finished"), hours),
@@ -74,27 +66,17 @@ def _share_cell(seconds: Mapping[str, float], part: str) -> Cell:
 
 
 def _bars(found: Cases, parts: Sequence[str]) -> list[Chart]:
-    """Where the time of finished runs went; one bar for all tasks of a method and protocol if there are too many."""
-    bars = dict[Case, list[float]]()
+    """Where the time of finished runs went: a bar for each method of each protocol. The table has every task."""
+    together = defaultdict[tuple[str, str], list[RunFacts]](list)
     for case, facts in found.items():
-        finished = [fact for fact in facts if fact.finished]
-        seconds = list(_mean_seconds(finished, parts).values()) if finished else []
-        if any(seconds):
-            bars[case] = [round(value, 3) for value in seconds]
-    rows = [{"name": case.method, "group": case.place, "values": values} for case, values in bars.items()]
-    data = {"parts": parts, "rows": rows if len(rows) <= MOST_BARS else _over_tasks(bars), "unit": "seconds"}
-    title = "Where the time goes, mean of the finished runs of a method"
-    return [Chart("time-chart", "bars", title, data)] if bars else []
-
-
-def _over_tasks(bars: Mapping[Case, list[float]]) -> list[dict[str, Any]]:
-    together: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
-    for case, values in bars.items():
-        together[case.setting, case.method].append(values)
-    return [
-        {"name": name, "group": f"mean over tasks, {setting}", "values": np.mean(found, axis=0).round(3).tolist()}
-        for (setting, name), found in sorted(together.items(), key=lambda item: (item[0][0], order_of(item[0][1])))
+        together[case.setting, case.method] += [fact for fact in facts if fact.finished]
+    rows = [
+        {"name": method, "group": setting, "values": [round(v, 3) for v in _mean_seconds(facts, parts).values()]}
+        for (setting, method), facts in sorted(together.items(), key=lambda item: (item[0][0], order_of(item[0][1])))
+        if any(fact.timing for fact in facts)
     ]
+    title = "Where the time goes, mean of the finished runs of a method"
+    return [Chart("time-chart", "bars", title, {"parts": parts, "rows": rows, "unit": "seconds"})] if rows else []
 
 
 def _papers_hours(suites: set[str]) -> list[str]:

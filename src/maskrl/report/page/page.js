@@ -228,12 +228,12 @@ function series(name, title) {
 
 // ── Intervals ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-function intervals({ data: chart }, panel, width) {
+function intervals(chart, panel, width) {
   const rowHeight = 24, right = 50;
   const left = Math.min(width * 0.42, Math.max(60, 10 + 7 * Math.max(...panel.rows.map((row) => row.name.length))));
   const height = panel.rows.length * rowHeight + 30;
   const values = panel.rows.flatMap((row) => [row.value, row.low, row.high]).filter((value) => value !== null);
-  const xs = extent(chart.from_zero ? [0, ...values] : values, 0.08), digits = digitsFor(values);
+  const xs = extent(values, 0.08), digits = digitsFor(values);
   const x = scale(xs, [left, width - right]);
   const label = `${panel.title}: ${panel.rows.map((row) => `${row.name} ${number(row.value)}`).join(", ")}`;
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
@@ -320,14 +320,13 @@ function bars({ data: chart }, panel, width) {
         root.append(part);
         sum += value;
       });
-      root.append(svg("text", { class: "value", x: x(sum) + 6, y: top + 16 }, duration(sum, chart.unit)));
+      root.append(svg("text", { class: "value", x: x(sum) + 6, y: top + 16 }, duration(sum)));
       top += rowHeight;
     }
   }
   return root;
 }
-function duration(value, unit) {
-  if (unit !== "seconds") return `${number(value, 1)} h`;
+function duration(value) {
   return value >= 5400 ? `${number(value / 3600, 1)} h` : value >= 90 ? `${number(value / 60, 1)} min` : `${number(value, 1)} s`;
 }
 
@@ -390,6 +389,71 @@ function place_chart(key, chart) {
   }));
 }
 for (const [key, chart] of Object.entries(data.charts)) place_chart(key, chart);
+
+// ── A chart as a file ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// What the style sheet decides. A saved chart must look the same without it.
+const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity"];
+const FONTS = ["font-family", "font-size", "font-weight"];
+
+function looks(element, names) {
+  const style = getComputedStyle(element);
+  const value = (name) => style.getPropertyValue(name).replace("rgba(0, 0, 0, 0)", "none"); // some programs draw that black
+  return Object.fromEntries(names.map((name) => [name, value(name)]));
+}
+
+// A copy with its looks as attributes. What is switched off is left out.
+function standalone(element) {
+  const copy = element.cloneNode(false);
+  for (const name of element.getAttributeNames()) {
+    if (/^(class|style|role|tabindex|data-.*)$/.test(name)) copy.removeAttribute(name);
+  }
+  fill(copy, looks(element, element.localName === "text" ? [...LOOKS, ...FONTS] : LOOKS), []);
+  for (const child of element.childNodes) {
+    if (child.nodeType === Node.TEXT_NODE) copy.append(child.cloneNode());
+    else if (getComputedStyle(child).display !== "none") copy.append(standalone(child));
+  }
+  return copy;
+}
+
+// The legend and all panels of a figure in one drawing, each where it is on the page.
+function drawingOf(figure) {
+  const panels = figure.querySelector(".panels").getBoundingClientRect(), key = figure.querySelector(".legend");
+  const top = key.hasChildNodes() ? key.getBoundingClientRect().top : panels.top;
+  const { left, width } = panels, height = panels.bottom - top;
+  const box = (element) => {
+    const found = element.getBoundingClientRect();
+    return { x: found.left - left, y: found.top - top, width: found.width, height: found.height };
+  };
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height },
+    svg("title", {}, figure.querySelector("figcaption span").textContent));
+  for (const dot of figure.querySelectorAll(".legend :not([aria-pressed=false]) > i")) {
+    const text = dot.nextSibling, { x, y, width: size } = box(dot), middle = y + size / 2;
+    root.append(
+      svg("circle", { cx: x + size / 2, cy: middle, r: size / 2, fill: getComputedStyle(dot).backgroundColor }),
+      svg("text", { x: x + 1.5 * size, y: middle + 4, fill: getComputedStyle(dot.parentNode).color, ...looks(dot.parentNode, FONTS) }, text.textContent),
+    );
+  }
+  for (const heading of figure.querySelectorAll(".panel h3, .panel h3 small")) {
+    const text = [...heading.childNodes].filter((child) => child.nodeType === Node.TEXT_NODE).map((child) => child.data).join("");
+    const { x, y, height: tall } = box(heading);
+    if (text) root.append(svg("text", { x, y: y + tall - 4, fill: getComputedStyle(heading).color, ...looks(heading, FONTS) }, text));
+  }
+  for (const panel of figure.querySelectorAll(".panel svg")) root.append(fill(standalone(panel), box(panel), []));
+  return root;
+}
+
+for (const button of document.querySelectorAll("[data-save]")) {
+  button.addEventListener("click", () => {
+    const page = document.documentElement, scheme = page.dataset.scheme;
+    page.dataset.scheme = "light"; // for white paper; nobody sees the change, the page is not painted in between
+    const text = new XMLSerializer().serializeToString(drawingOf(button.closest("figure")));
+    if (scheme) page.dataset.scheme = scheme; else delete page.dataset.scheme;
+    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    html("a", { href: address, download: `${button.dataset.save}.svg` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000); // the browser may ask where to save it first
+  });
+}
 
 // ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
