@@ -13,7 +13,7 @@ from maskrl.recipes import METHODS, explain, find, human_normalised, names, publ
 from maskrl.recipes.atari import AGENTS, GAMES, LITE
 from maskrl.recipes.overrides import from_json, with_overrides
 from maskrl.recipes.schema import Recipe, as_json, leaves
-from maskrl.recipes.sources import ATARI_SOURCES, SOURCES
+from maskrl.recipes.sources import sources_of
 from maskrl.replay.buffer import Replay
 
 PROFILES = ("paper", "lite")
@@ -278,7 +278,7 @@ def test_every_value_has_a_source(name, profile, method):
     recipe = find(name, profile, method)
     explanations = explain(recipe)
     assert {line.path: line.value for line in explanations} == leaves(recipe)
-    known = {*SOURCES, *ATARI_SOURCES, "objective"}
+    known = {*sources_of("dmcontrol"), *sources_of("atari"), "objective"}
     assert {line.path for line in explanations} <= known
     assert all(line.source and not line.source.startswith("ours: the paper has no ") for line in explanations)
     assert not any(line.source.startswith("override") for line in explanations)
@@ -299,7 +299,7 @@ def test_no_source_of_atari_names_dmcontrol_or_its_table():
 
 
 def test_every_source_is_that_of_a_value():
-    assert set(ATARI_SOURCES) <= set(leaves(find("atari/alien", "paper")))
+    assert set(sources_of("atari")) <= set(leaves(find("atari/alien", "paper")))
 
 
 def test_values_of_the_papers_table_say_so():

@@ -12,7 +12,7 @@ from maskrl.recipes import explain, find, names, published_for
 from maskrl.recipes.dmcontrol import LITE, OTHER_TASKS, PAPER_TASKS, SISTERS
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import leaves
-from maskrl.recipes.sources import SOURCES
+from maskrl.recipes.sources import sources_of
 from maskrl.replay.buffer import Replay
 
 PROFILES, METHODS = ("paper", "lite"), ("mlr", "baseline")
@@ -184,16 +184,16 @@ def test_every_value_has_a_source(name, profile, method):
     recipe = find(name, profile, method)
     explanations = explain(recipe)
     assert {line.path: line.value for line in explanations} == leaves(recipe)
-    assert all(line.path in SOURCES or line.path == "objective" for line in explanations)
+    assert all(line.path in sources_of("dmcontrol") or line.path == "objective" for line in explanations)
     assert all(line.source and not line.source.startswith("ours: the paper has no ") for line in explanations)
 
 
 def test_every_source_is_that_of_a_value():
-    assert set(SOURCES) == set(leaves(find("dmcontrol/walker-walk", "paper")))
+    assert set(sources_of("dmcontrol")) == set(leaves(find("dmcontrol/walker-walk", "paper")))
 
 
 def test_values_of_the_papers_table_say_so():
-    where = {path: source.where for path, source in SOURCES.items()}
+    where = {path: source.where for path, source in sources_of("dmcontrol").items()}
     assert all(where[path].startswith("paper, Table 12") for _, path, _ in TABLE_12)
 
 

@@ -75,7 +75,7 @@ class Players(NamedTuple):
 @cache
 def citations() -> dict[str, Citation]:
     """Label of a table → where it is."""
-    return {row["source"]: Citation(row["place"], row["what"]) for row in _rows("sources")}
+    return {row["source"]: Citation(row["place"], row["what"]) for row in rows_of("sources")}
 
 
 @cache
@@ -93,7 +93,7 @@ def published_scores() -> tuple[PublishedScore, ...]:
             _count(row["seeds"]),
             _misprint(row["source"], row["method"], row["task"], row["frames"], "std"),
         )
-        for row in (*_rows("dmcontrol"), *_rows("ablations"))
+        for row in (*rows_of("dmcontrol"), *rows_of("ablations"))
     ]
     atari = [
         PublishedScore(
@@ -106,7 +106,7 @@ def published_scores() -> tuple[PublishedScore, ...]:
             _number(row["std"]),
             _count(row["seeds"]),
         )
-        for row in _rows("atari100k")
+        for row in rows_of("atari100k")
     ]
     return (*control, *atari)
 
@@ -125,12 +125,12 @@ def published_aggregates() -> tuple[PublishedAggregate, ...]:
             float(row[name]),
             _misprint(row["source"], row["method"], "", str(frames), name),
         )
-        for row in (*_rows("dmcontrol_aggregates"), *_rows("ablation_aggregates"))
+        for row in (*rows_of("dmcontrol_aggregates"), *rows_of("ablation_aggregates"))
         for name in over_tasks
     ]
     atari = [
         PublishedAggregate(row["source"], row["method"], 100_000, "decisions", name, float(row[name]))
-        for row in _rows("atari100k_aggregates")
+        for row in rows_of("atari100k_aggregates")
         for name in ("iqm", "optimality_gap")
     ]
     return (*control, *atari)
@@ -156,12 +156,14 @@ def players(task: str) -> Players | None:
 
 def representation_cosines() -> dict[tuple[str, str], float]:
     """(method, task) → cosine between latents of masked and of original observations. Table 10."""
-    return {(row["method"], f"dmcontrol/{row['task']}"): float(row["cosine"]) for row in _rows("representation_cosine")}
+    return {
+        (row["method"], f"dmcontrol/{row['task']}"): float(row["cosine"]) for row in rows_of("representation_cosine")
+    }
 
 
 def training_hours() -> dict[tuple[str, str], float]:
     """(suite, method) → hours of a run on one RTX 3090. Appendix B.2."""
-    return {(row["suite"], row["method"]): float(row["hours_single_rtx3090"]) for row in _rows("training_hours")}
+    return {(row["suite"], row["method"]): float(row["hours_single_rtx3090"]) for row in rows_of("training_hours")}
 
 
 @cache
@@ -169,7 +171,8 @@ def _by_key() -> dict[tuple[str, str, int, str], PublishedScore]:
     return {(score.table, score.task, score.at, score.method.lower()): score for score in published_scores()}
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def rows_of(name: str) -> list[dict[str, str]]:
+    """A table of `data/`, as rows by heading."""
     text = (resources.files("maskrl.recipes") / "data" / f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -183,7 +186,7 @@ def _misprint(*key: str) -> str | None:
 
 @cache
 def _misprints() -> list[dict[str, str]]:
-    return _rows("misprints")
+    return rows_of("misprints")
 
 
 def _number(text: str) -> float | None:
