@@ -84,7 +84,7 @@ def _list_names() -> None:
     for name in known.names():
         paper_recipes = [known.find(name, "paper", method) for method in ("mlr", "baseline")]
         papers = [published_for(recipe, recipe.frames) for recipe in paper_recipes]
-        table.add_row(name, *("–" if paper is None else " ± ".join(map(printed, paper[:2])) for paper in papers))
+        table.add_row(name, *("–" if paper is None else " ± ".join(map(printed, (paper.mean, paper.std))) for paper in papers))
     Console().print(table)
     print("\n100k is 100,000 frames on DMControl and 100,000 decisions on Atari.")
     print("maskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")

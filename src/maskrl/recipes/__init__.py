@@ -10,7 +10,7 @@ from maskrl.envs.atari import normalise
 from maskrl.recipes import ablations, atari, dmcontrol, toy
 from maskrl.recipes.methods import METHODS, Method
 from maskrl.recipes.overrides import with_overrides
-from maskrl.recipes.published import Published, players, published, unit_of
+from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
 
@@ -106,13 +106,11 @@ def _pair(name: str, suite: str, method: str | None, agent: str | None, objectiv
     return pair
 
 
-def published_for(recipe: Recipe, frames: int) -> Published | None:
+def published_for(recipe: Recipe, frames: int) -> PublishedScore | None:
     """What the paper reports for a recipe's task and method after this many frames, if it does."""
     at = frames // recipe.env.action_repeat if unit_of(recipe.name) == "decisions" else frames
     found = published(recipe.name, at, recipe.method)
-    if found is None or found.seeds is None:
-        return None
-    return Published(found.mean, found.std, found.seeds, found.source)
+    return None if found is None or found.seeds is None else found
 
 
 def human_normalised(recipe: Recipe, score: float) -> float | None:

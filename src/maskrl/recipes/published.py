@@ -37,15 +37,6 @@ class PublishedScore:
         return f"paper, {citations()[self.table].place}"
 
 
-class Published(NamedTuple):
-    """A score that somebody published: what the score of a run is held against."""
-
-    mean: float
-    std: float | None  # over seeds, where it is told
-    seeds: int
-    source: str
-
-
 class PublishedAggregate(NamedTuple):
     """One number over all tasks of a table: "mean_over_tasks", "median_over_tasks", "iqm" or "optimality_gap"."""
 

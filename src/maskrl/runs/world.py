@@ -74,8 +74,8 @@ class World:
 
     def step_async(self, action: Action) -> None:
         """The next step will be this: an environment in a process of its own begins with it now."""
-        if isinstance(self.env, SubprocessEnv):
-            self.env.step_async(action)
+        if (begin := getattr(self.env, "step_async", None)) is not None:
+            begin(action)
 
     def step(self, action: Action) -> Step | None:
         """What the action leads to. None: the episode was lost, as the environment failed and does not come back to it."""
