@@ -174,7 +174,7 @@ def test_a_difference_that_the_paper_does_not_have_has_no_seeds_and_no_hours():
 def test_there_is_no_comparison_without_both_methods_or_the_papers_numbers():
     assert compare([made_up()]) is None
     assert compare([made_up("toy/reach", method) for method in ("mlr", "baseline")]) is None
-    labelled = replace(made_up(), label="mlr objective.mask.ratio=0.1")
+    labelled = replace(made_up(), label="mlr mask.ratio=0.1")
     assert compare([labelled, made_up(method="baseline")]) is None
 
 
@@ -281,7 +281,7 @@ def test_what_a_grid_asks_for_is_in_the_label():
     labels = {group.label: group.seeds for group in groups}
     shared = groups_of(expand("toy/reach", seeds=3, grid=["agent.hidden=16", "objective.mask.ratio=0.3"]))
     assert [group.label for group in shared] == ["mlr", "baseline"]
-    assert labels == {"mlr objective.mask.ratio=0.3": 3, "mlr objective.mask.ratio=0.5": 3, "baseline": 3}
+    assert labels == {"mlr mask.ratio=0.3": 3, "mlr mask.ratio=0.5": 3, "baseline": 3}
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────

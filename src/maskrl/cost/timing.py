@@ -40,11 +40,6 @@ class Start:
         wall, work = time.perf_counter() - self._wall, time.process_time() - self._work
         return wall if torch.cuda.is_available() else min(wall, work)
 
-    @property
-    def share(self) -> float:
-        """How much of the cores that torch asks for the program got."""
-        return (time.process_time() - self._work) / (time.perf_counter() - self._wall) / torch.get_num_threads()
-
 
 class Stepped(NamedTuple):
     """What an environment was seen to do with random actions."""
@@ -97,7 +92,6 @@ class Updated(NamedTuple):
     act: float
     act_together: float
     share: float  # of its batches that was tried; 0: none of it, as there is no room
-    core: float  # how much of a core the process got
 
 
 def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds: float) -> Updated:
@@ -112,14 +106,14 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
         least = update_cost(small, stepped.spaces)
         if free is not None and least.memory > 0.8 * free:
             rate = ASSUMED * _product_rate()
-            return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0, 1.0)
+            return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0)
         first = _try(small, stepped, seconds / 4)
         share = min(1.0, max(1 / 16, seconds / 8 / first.update / 64))
         larger = replace(recipe, agent=recipe.agent.scaled(share))
         more = update_cost(larger, stepped.spaces)
         second = _try(larger, stepped, seconds / 2)
     update = extended([(least.flops, first.update), (more.flops, second.update)], cost.flops)
-    return second._replace(update=update, share=share, core=min(first.core, second.core))
+    return second._replace(update=update, share=share)
 
 
 def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
@@ -134,7 +128,7 @@ def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
     """For about so long, and at least twice after a first time, in which buffers are made."""
     agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device_of(recipe))
     turn, times = recipe.agent.turn(recipe.objective), list[float]()
-    all_of_it, ends = Start(), time.perf_counter() + seconds
+    ends = time.perf_counter() + seconds
     while len(times) < 3 or (time.perf_counter() < ends and len(times) < 200):
         start = Start()
         for _ in range(turn):
@@ -142,10 +136,9 @@ def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         times.append(start.seconds / turn)
-    core = all_of_it.share
     together = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
     act, act_together = (_act_seconds(agent, stepped.spaces, count) / count for count in (1, together))
-    return Updated(min(times[1:]), act, act_together, 1.0, core)
+    return Updated(min(times[1:]), act, act_together, 1.0)
 
 
 def _act_seconds(agent: Agent, spaces: Spaces, count: int) -> float:

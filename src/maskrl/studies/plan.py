@@ -42,7 +42,7 @@ class Speed:
 class Line:
     """The runs of a recipe that differ in nothing but the seed."""
 
-    label: str  # "mlr", or with what it was asked for beside the task: "mlr objective.mask.ratio=0.1"
+    label: str  # "mlr", or with what it was asked for beside the task: "mlr mask.ratio=0.1"
     recipe: Recipe
     seeds: int
     cost: RunCost
@@ -134,8 +134,7 @@ class Comparison:
     overall: Question | None  # of several tasks
 
 
-@dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """A task with both methods: the paper's scores, and what a run of each costs together."""
 
     task: str
@@ -204,7 +203,7 @@ def _question(pairs: Sequence[_Pair]) -> Question:
 def _scaled(pair: _Pair) -> _Pair:
     """Human-normalised on Atari, where games have scales of their own; as it is on DMControl."""
     ends = scale(pair.task) if pair.task.startswith("atari/") else None
-    return pair if ends is None else replace(pair, mlr=pair.mlr.scaled(*ends), baseline=pair.baseline.scaled(*ends))
+    return pair if ends is None else pair._replace(mlr=pair.mlr.scaled(*ends), baseline=pair.baseline.scaled(*ends))
 
 
 # ── Making a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,16 +218,14 @@ class Group(NamedTuple):
 
 
 def groups_of(jobs: Sequence[Job]) -> list[Group]:
-    """In the order of the jobs. A label has the method, and what was asked for that not all of its runs have."""
+    """In the order of the jobs. The label is the part of their directories between the task and the seed."""
     found: dict[Recipe, list[Job]] = {}
     for job in jobs:
         found.setdefault(replace(job.recipe, seed=0), []).append(job)
-    first = [members[0] for members in found.values()]
     groups = []
-    for job, members in zip(first, found.values(), strict=True):
-        alike = [set(other.overrides) for other in first if other.recipe.method == job.recipe.method]
-        words = [word for word in job.overrides if not word.startswith("seed=") and any(word not in a for a in alike)]
-        groups.append(Group(" ".join([job.recipe.method, *words]), job.recipe, len(members)))
+    for job, *others in found.values():
+        label = job.directory.removeprefix(f"{job.recipe.name}/").rpartition("/")[0].replace("/", " ")
+        groups.append(Group(label, job.recipe, 1 + len(others)))
     return groups
 
 
@@ -313,12 +310,6 @@ def _timing_notes(timed: Mapping[str, Updated]) -> list[str]:
         notes.append(
             f"There is no room in the memory here to try {' and '.join(none)}: the time is by FLOP, at {ASSUMED:.0%} of a matrix "
             "product's speed."
-        )
-    core = min(seen.core for seen in timed.values())
-    if core < 0.85:
-        notes.append(
-            f"This machine is busy: while it was timed, this process got {core:.0%} of the cores it asked for. The hours are "
-            "for a machine that has nothing else to do."
         )
     return notes
 
