@@ -52,7 +52,7 @@ def show(checks: "Iterable[Check]", console: "Console") -> "list[Check]":
 
     from maskrl.doctor import verdict
 
-    made = table(("check", "state", "found"), left=3, folds="found")
+    made = table(("check", "state", "found"), left=3, folds=("found",))
     done: list[Check] = []
     with Live(made, console=console, transient=True):
         for check in checks:
