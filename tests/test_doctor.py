@@ -2,12 +2,12 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import time
 from collections import namedtuple
-from importlib import metadata
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from rich.console import Console
 
 from maskrl import doctor
 from maskrl.cli.doctor import as_dict, show
-from maskrl.doctor import BrokenError, Check, ask, requirements, verdict, within, works
+from maskrl.doctor import BrokenError, Check, ask, requirements, verdict, works
 from maskrl.machine import cores_allowed, memory_limits
 
 
@@ -117,38 +117,17 @@ def test_the_doctor_imports_nothing_that_could_break_it():
 # ── versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("version", "versions", "inside"),
-    [
-        ("3.17.0", ">=3.3.6,<4", True),
-        ("3.3.6", ">=3.3.6,<4", True),
-        ("3.3.5", ">=3.3.6,<4", False),
-        ("4.0.0", ">=3.3.6,<4", False),
-        ("4.0.0rc1", ">=3.3.6,<4", False),
-        ("2", ">=2.0", True),
-        ("2.0", ">=2,<2.0.0", False),
-        ("2.13.0+cpu", ">=2.10", True),
-        ("2.9.1+cu128", ">=2.10", False),
-        ("1.0", "", True),
-    ],
-)
-def test_a_version_is_compared_number_by_number(version, versions, inside):
-    assert within(version, versions) == inside
-
-
-def test_the_ranges_are_those_of_the_package_and_use_only_signs_that_are_understood():
-    pair = {each.package.replace("-", "_"): each.quoted.replace("-", "_") for each in requirements("dmcontrol")}
-    assert pair == {"dm_control": "'dm_control>=1.0.38,<1.1'", "mujoco": "'mujoco>=3.3.6,<4'"}
-    assert all(each.python == "<3.13" for each in requirements("dmcontrol"))
-    assert {"torch", "numpy", "gymnasium", "pydantic"} <= {each.package for each in requirements()}
-    extras = metadata.metadata("maskrl").get_all("Provides-Extra")
-    bounds = [bound for extra in ["", *extras] for each in requirements(extra) for bound in each.versions.split(",")]
-    assert len(bounds) > 20
-    assert all(bound[:2] == ">=" or (bound[0] == "<" and bound[1].isdigit()) for bound in bounds)
+def test_the_ranges_are_those_of_the_package():
+    wanted = [line.partition(";")[0].replace("-", "_") for line in requirements("dmcontrol")]
+    assert [re.split("[<>=,]+", line)[0].strip() for line in wanted] == ["dm_control", "mujoco"]
+    assert all(re.search(r">=[\d.]+", line) and re.search(r"<[\d.]+", line) for line in wanted)
+    names = {re.split(r"[^\w-]", line)[0] for line in requirements()}
+    assert {"torch", "numpy", "gymnasium", "pydantic"} <= names
+    assert "mujoco" not in names
 
 
 def test_an_extra_that_is_not_there_is_missing_and_breaks_nothing():
-    check = doctor._extra("atari", "no_such_module", "", ("atari",))
+    check = doctor._extra("atari", "no_such_module", "")
     assert (check.state, check.fix) == ("missing", "pip install 'maskrl[atari]'")
     judged = verdict([check])
     assert works(judged)
@@ -156,7 +135,7 @@ def test_an_extra_that_is_not_there_is_missing_and_breaks_nothing():
 
 
 def test_an_extra_without_a_wheel_for_this_python_says_which_python_it_needs(monkeypatch):
-    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.13.1")
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 13, 1))
     check = doctor._extra("dmcontrol", "no_such_module", "")
     assert "it needs Python <3.13" in check.found
     assert check.fix == "uv venv --python '<3.13' && uv pip install 'maskrl[dmcontrol]'"
@@ -168,14 +147,6 @@ def test_a_source_folder_that_is_not_installed_is_a_warning(monkeypatch):
     assert (doctor._python().state, doctor._python().fix) == ("warning", "pip install -e .")
 
 
-def test_a_package_outside_its_range_that_works_is_a_warning_with_the_range(tmp_path):
-    installed(tmp_path, "numpy", "1.26.4")
-    check = diagnosed("[doctor._packages()]", site=tmp_path)["checks"]["packages"]
-    assert check["state"] == "warning"
-    assert check["found"] == "numpy 1.26.4 is outside >=2.0"
-    assert "'numpy>=2.0'" in check["fix"]
-
-
 def test_a_broken_package_below_everything_is_one_row_and_its_dependents_are_not_asked(tmp_path):
     package(tmp_path, "numpy", "raise ImportError('libblas.so.3: cannot open shared object file')")
     package(tmp_path, "torch", "raise ImportError('numpy')")
@@ -185,19 +156,9 @@ def test_a_broken_package_below_everything_is_one_row_and_its_dependents_are_not
     assert "libblas.so.3: cannot open shared object file" in check["found"]
     assert check["fix"].startswith("pip install --force-reinstall --no-deps ")
     assert "'numpy>=2.0'" in check["fix"]
-    assert not {"dmcontrol", "atari", "ray"} & set(answer["checks"])
+    assert not {"dmcontrol", "atari"} & set(answer["checks"])
     assert not answer["works"]
     assert {family["state"] for family in answer["families"].values()} == {"broken"}
-
-
-@pytest.mark.parametrize(("name", "state"), [("ray", "warning"), ("tensorboard", "failed")])
-def test_a_broken_convenience_is_a_failure_only_where_a_run_would_use_it(tmp_path, name, state):
-    pytest.importorskip(name)
-    package(tmp_path, name, "raise ImportError('protobuf')")
-    answer = diagnosed("doctor._conveniences()", site=tmp_path)
-    assert answer["checks"][name]["state"] == state
-    assert "ImportError: protobuf" in answer["checks"][name]["found"]
-    assert answer["works"] == (state == "warning")
 
 
 # ── torch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,8 +168,7 @@ TORCH = """
 from unittest.mock import MagicMock
 __version__, rand, nn, cuda, version = "9.9", MagicMock(), MagicMock(), MagicMock(), MagicMock(cuda="13.0")
 cuda.is_available.return_value = {cuda}
-cuda.get_device_properties.return_value = MagicMock(total_memory=8 * 10**9)
-cuda.get_device_properties.return_value.name = "A [small] GPU"
+cuda.get_device_name.return_value = "A [small] GPU"
 def get_num_threads(): return {threads}
 def convolution(*sizes, device):
     if device == "cuda" and {broken}: raise RuntimeError("no kernel image is available")
@@ -220,12 +180,12 @@ nn.Conv2d = convolution
 
 def torch_like(site, *, cuda=False, threads=1, broken=False, more=""):
     package(site, "torch", TORCH.format(cuda=cuda, threads=threads, broken=broken, more=more))
-    return diagnosed("doctor._torch()", site=site)
+    return diagnosed("[doctor._torch()]", site=site)
 
 
 def test_torch_that_crashes_is_a_failed_row_with_the_command_to_install_it_again(tmp_path):
     package(tmp_path, "torch", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    answer = diagnosed("doctor._torch()", site=tmp_path)
+    answer = diagnosed("[doctor._torch()]", site=tmp_path)
     check = answer["checks"]["torch"]
     assert (check["state"], answer["works"]) == ("failed", False)
     assert "killed by SIGILL" in check["found"]
@@ -240,32 +200,32 @@ def test_more_threads_than_cores_is_a_warning_with_the_number_to_set(tmp_path):
     assert answer["works"]
 
 
-def test_without_a_cuda_device_the_lite_profile_is_named_and_all_is_well(tmp_path):
+def test_without_a_cuda_device_all_is_well(tmp_path):
     answer = torch_like(tmp_path)
     assert answer["checks"]["torch"]["state"] == "ok"
-    assert "lite" in answer["checks"]["CUDA"]["found"]
+    assert "device: CPU" in answer["checks"]["torch"]["found"]
     assert answer["works"]
 
 
-def test_a_cuda_device_is_named_with_its_memory(tmp_path):
-    check = torch_like(tmp_path, cuda=True)["checks"]["CUDA"]
-    assert (check["state"], check["found"]) == ("ok", "A [small] GPU, 8.0 GB")
-    assert check["values"] == {"device": "A [small] GPU", "memory": 8 * 10**9}
+def test_a_cuda_device_is_named(tmp_path):
+    check = torch_like(tmp_path, cuda=True)["checks"]["torch"]
+    assert check["state"] == "ok"
+    assert "device: A [small] GPU" in check["found"]
 
 
 def test_a_cuda_device_that_does_not_compute_fails_as_a_run_would_use_it(tmp_path):
     answer = torch_like(tmp_path, cuda=True, broken=True)
-    assert answer["checks"]["torch"]["state"] == "ok"
-    assert answer["checks"]["CUDA"]["state"] == "failed"
-    assert "no kernel image" in answer["checks"]["CUDA"]["found"]
-    assert answer["checks"]["CUDA"]["fix"].startswith("export CUDA_VISIBLE_DEVICES= ")
+    assert answer["checks"]["torch"]["state"] == "failed"
+    assert "on cuda: no kernel image" in answer["checks"]["torch"]["found"]
+    assert answer["checks"]["torch"]["fix"].startswith("export CUDA_VISIBLE_DEVICES= ")
     assert not answer["works"]
 
 
 def test_a_driver_that_torch_complains_about_is_a_warning(tmp_path):
     answer = torch_like(tmp_path, more="import warnings; warnings.warn('CUDA: the driver is too old\\nmore words')")
-    check = answer["checks"]["CUDA"]
-    assert (check["state"], check["found"]) == ("warning", "CUDA: the driver is too old")
+    check = answer["checks"]["torch"]
+    assert check["state"] == "warning"
+    assert check["found"].endswith("; CUDA: the driver is too old")
     assert check["fix"].startswith("nvidia-smi")
 
 
@@ -337,7 +297,7 @@ def test_a_limit_of_addresses_is_a_warning_with_the_command_that_lifts_it():
     check = diagnosed("[doctor._memory()]", limits={resource.RLIMIT_AS: 10**9})["checks"]["memory"]
     assert check["state"] == "warning"
     assert check["fix"] == "ulimit -v unlimited"
-    assert 0 < check["values"]["ulimit -v"] < 10**9
+    assert "free (ulimit -v)" in check["found"]
 
 
 # ── disk ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +309,7 @@ def test_a_run_directory_that_works_is_left_as_it_was(tmp_path):
     (there / "file").touch()
     for run_dir in (there, there / "a" / "b"):
         check, disk = doctor._run_directory(run_dir), doctor._disk(run_dir)
-        assert (check.state, disk.state, check.values) == ("ok", "ok", {"locks": True})
+        assert (check.state, disk.state) == ("ok", "ok")
     assert [path.name for path in tmp_path.rglob("*")] == ["there", "file"]
 
 
@@ -398,14 +358,13 @@ def test_a_mujoco_that_dm_control_cannot_use_breaks_dmcontrol_and_nothing_else(t
     pytest.importorskip("dm_control")
     package(tmp_path, "mujoco", "__version__ = '4.0.0'")
     installed(tmp_path, "mujoco", "4.0.0")
-    answer = diagnosed("[doctor._packages(), *doctor._dmcontrol()]", site=tmp_path)
+    answer = diagnosed(f"doctor.examine(Path({str(tmp_path)!r}))", site=tmp_path)
     check = answer["checks"]["dmcontrol"]
     assert check["state"] == "failed"
     assert "mujoco 4.0.0" in check["found"]
     assert "mujoco" in check["found"].partition("does not work: ")[2]  # what Python said
-    assert check["fix"].replace("dm-control", "dm_control") == (
-        "pip install 'dm_control>=1.0.38,<1.1' 'mujoco>=3.3.6,<4'"
-    )
+    assert check["fix"].startswith("pip install --force-reinstall --no-deps ")
+    assert re.search(r"'mujoco[<>=\d.,]*<4[,']", check["fix"])
     assert {family: judged["state"] for family, judged in answer["families"].items()} == {
         "toy": "ready",
         "dmcontrol": "broken",
@@ -415,35 +374,29 @@ def test_a_mujoco_that_dm_control_cannot_use_breaks_dmcontrol_and_nothing_else(t
     assert not any(name.startswith("OpenGL") for name in answer["checks"])  # what draws cannot be known yet
 
 
-def drawn(monkeypatch, *drawing, asked=None, words="no display"):
-    """The rows about OpenGL on a machine where these backends draw."""
+def drawn(monkeypatch, *drawing, asked="", words="no display"):
+    """The row about OpenGL on a machine where these backends draw."""
 
     def answer(script, settings):
-        if settings["MUJOCO_GL"] not in ("off", *drawing):
+        if settings["MUJOCO_GL"] not in drawing:
             raise BrokenError(words)
-        return {"renderer": "Mesa", "fps": 12.0, "fps_with_small_shadows": 1234.0}
+        return {"renderer": "Mesa"}
 
     monkeypatch.setattr(doctor, "ask", answer)
-    if asked is None:
-        monkeypatch.delenv("MUJOCO_GL", raising=False)
-    else:
-        monkeypatch.setenv("MUJOCO_GL", asked)
-    return {check.name: check for check in doctor._dmcontrol()}
+    return doctor._opengl(asked)
 
 
-def test_one_backend_that_draws_is_enough_and_the_others_say_what_to_install(monkeypatch):
-    rows = drawn(monkeypatch, "osmesa")
-    assert rows["OpenGL osmesa"].found == "12 frames a second, 1,234 with small shadows; Mesa"
-    assert rows["OpenGL"].found == "osmesa, the first that draws"
-    assert (rows["OpenGL egl"].state, rows["OpenGL egl"].fix) == ("missing", "apt install libegl1")
-    assert rows["OpenGL glfw"].fix == "apt install libglfw3 xvfb"
-    assert {family.state for family in verdict(rows.values()).values()} == {"ready"}
+def test_one_backend_that_draws_is_enough(monkeypatch):
+    row = drawn(monkeypatch, "osmesa")
+    assert row.state == "ok"
+    assert row.found == "egl does not draw: no display; osmesa draws (Mesa); glfw does not draw: no display"
+    assert {family.state for family in verdict([row]).values()} == {"ready"}
 
 
 def test_when_nothing_draws_dmcontrol_does_not_train(monkeypatch):
-    rows = drawn(monkeypatch)
-    assert (rows["OpenGL"].state, rows["OpenGL"].fix) == ("failed", "apt install libegl1")
-    judged = verdict(rows.values())
+    row = drawn(monkeypatch)
+    assert (row.state, row.fix) == ("failed", "apt install libegl1")
+    judged = verdict([row])
     assert judged["dmcontrol"] == ("broken", ["OpenGL"])
     assert judged["toy"].state == "ready"
 
@@ -451,7 +404,7 @@ def test_when_nothing_draws_dmcontrol_does_not_train(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "drawing", "state", "fix"),
     [
-        ("EGL", ["egl"], "ok", ""),
+        ("egl", ["egl"], "ok", ""),
         ("nonsense", ["egl"], "failed", "unset MUJOCO_GL"),
         ("osmesa", ["egl"], "failed", "unset MUJOCO_GL"),
         ("osmesa", [], "failed", "apt install libosmesa6"),
@@ -459,20 +412,20 @@ def test_when_nothing_draws_dmcontrol_does_not_train(monkeypatch):
     ],
 )
 def test_a_backend_that_the_user_asked_for_must_draw(monkeypatch, asked, drawing, state, fix):
-    row = drawn(monkeypatch, *drawing, asked=asked)["OpenGL"]
+    row = drawn(monkeypatch, *drawing, asked=asked)
     assert (row.state, row.fix) == (state, fix)
 
 
 def test_a_backend_barred_by_a_variable_needs_no_package(monkeypatch):
-    rows = drawn(monkeypatch, words="The PYOPENGL_PLATFORM environment variable is set to 'x'")
-    assert rows["OpenGL egl"].fix == "unset PYOPENGL_PLATFORM"
+    row = drawn(monkeypatch, words="The PYOPENGL_PLATFORM environment variable is set to 'x'")
+    assert row.fix == "unset PYOPENGL_PLATFORM"
 
 
 def test_a_game_whose_rom_is_gone_breaks_atari_alone(tmp_path):
     pytest.importorskip("ale_py")
-    answer = diagnosed('[doctor._extra("atari", "ale_py", doctor._PONG, ("atari",))]', ALE_ROMS_DIR=str(tmp_path))
+    answer = diagnosed('[doctor._extra("atari", "ale_py", doctor._PONG)]', ALE_ROMS_DIR=str(tmp_path))
     assert answer["checks"]["atari"]["state"] == "failed"
-    assert answer["checks"]["atari"]["fix"].startswith("pip install --force-reinstall --no-deps 'ale-py>=")
+    assert answer["checks"]["atari"]["fix"].startswith("pip install --force-reinstall --no-deps 'ale-py<")
     assert {family: judged["state"] for family, judged in answer["families"].items()} == {
         "toy": "ready",
         "dmcontrol": "ready",
@@ -483,7 +436,7 @@ def test_a_game_whose_rom_is_gone_breaks_atari_alone(tmp_path):
 def test_a_game_that_does_not_play_breaks_atari_though_its_rom_is_there(tmp_path):
     pytest.importorskip("ale_py")
     package(tmp_path, "cv2", "raise ImportError('libGL.so.1: cannot open shared object file')")
-    answer = diagnosed('[doctor._extra("atari", "ale_py", doctor._PONG, ("atari",))]', site=tmp_path)
+    answer = diagnosed('[doctor._extra("atari", "ale_py", doctor._PONG)]', site=tmp_path)
     assert answer["checks"]["atari"]["state"] == "failed"
     assert "libGL.so.1: cannot open" in answer["checks"]["atari"]["found"]
 
@@ -494,7 +447,7 @@ CHECKS = [
     Check("torch", "warning", "threads: 64, cores: 2", "export OMP_NUM_THREADS=2", ("toy", "dmcontrol", "atari")),
     Check("dmcontrol", "failed", "[red] 4.0.0", f"pip install {'x' * 150} 'mujoco[a]>=3.3.6,<4'", ("dmcontrol",)),
     Check("atari", "missing", "not installed", "pip install 'maskrl[atari]'", ("atari",)),
-    Check("CUDA", "missing", "no CUDA device"),
+    Check("memory", "ok", "8.0 GB free"),
 ]
 
 
@@ -502,19 +455,16 @@ def test_every_fix_is_printed_in_one_piece_however_narrow_the_terminal():
     console = Console(file=StringIO(), width=60)
     assert show(iter(CHECKS), console) == CHECKS
     printed = console.file.getvalue()
-    lines = [line.strip() for line in printed.splitlines()]
+    lines = [line.split() for line in printed.splitlines()]
     for check in CHECKS:
-        assert any(line.split()[:2] == [check.name, check.state] for line in lines)
-        assert not check.fix or any(
-            line.split()[0] == check.name and line.endswith(check.fix) for line in lines if line
-        )
+        place = next(place for place, words in enumerate(lines) if words[:2] == [check.name, check.state])
+        assert (lines[place + 1][:1] == ["do"]) == bool(check.fix)
+        assert printed.splitlines()[place + 1].endswith(check.fix)
     assert "[red] 4.0.0" in printed
-    right, add = lines.index("To put right:"), lines.index("To add, if you want it:")
-    assert right < next(i for i, line in enumerate(lines) if "OMP" in line) < add
     assert lines[-3:] == [
-        "toy              would train",
-        "dmcontrol        would not train: see dmcontrol",
-        "atari            is not installed",
+        ["toy", "would", "train"],
+        ["dmcontrol", "would", "not", "train:", "see", "dmcontrol"],
+        ["atari", "is", "not", "installed"],
     ]
 
 
@@ -528,7 +478,7 @@ def test_the_keys_of_the_json_are_these():
         "atari": {"state": "missing", "because": ["atari"]},
     }
     for check in answer["checks"]:
-        assert list(check) == ["name", "state", "found", "fix", "needed_for", "values"]
+        assert list(check) == ["name", "state", "found", "fix", "needed_for"]
 
 
 @pytest.mark.slow
@@ -536,14 +486,12 @@ def test_the_whole_doctor_with_a_backend_that_does_not_exist(tmp_path):
     pytest.importorskip("dm_control")
     answer = diagnosed(f"doctor.examine(Path({str(tmp_path / 'runs')!r}))", MUJOCO_GL="nonsense", OMP_NUM_THREADS="1")
     checks = answer["checks"]
-    head = ["Python", "packages", "torch", "CUDA", "memory", "run directory", "disk", "dmcontrol"]
-    tail = ["OpenGL egl", "OpenGL osmesa", "OpenGL glfw", "OpenGL", "atari", "report", "video", "tensorboard", "ray"]
-    assert list(checks) == head + tail
-    assert (checks["torch"]["state"], checks["torch"]["values"]["threads"]) == ("ok", 1)
+    head = ["Python", "packages", "torch", "memory", "run directory", "disk"]
+    assert list(checks) == [*head, "dmcontrol", "OpenGL", "atari"]
+    assert checks["torch"]["state"] == "ok"
+    assert "threads: 1" in checks["torch"]["found"]
     assert checks["OpenGL"]["state"] == "failed"
     assert "unset MUJOCO_GL" in checks["OpenGL"]["fix"]
     assert answer["families"]["dmcontrol"] == {"state": "broken", "because": ["OpenGL"]}
     assert all(check["fix"] for check in checks.values() if check["state"] in ("failed", "warning"))
-    drawing = [check["values"] for name, check in checks.items() if name[:7] == "OpenGL " and check["state"] == "ok"]
-    assert all(values["fps"] > 0 and values["renderer"] for values in drawing)
     assert list(tmp_path.iterdir()) == []

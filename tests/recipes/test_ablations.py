@@ -250,9 +250,7 @@ def test_the_ablations_are_listed_with_the_papers_numbers_and_what_to_type(capsy
     plain = find(TASK, "lite")
     assert all(line in out for name in names() for line in overrides(name, plain))
     assert "  maskrl train dmcontrol/cheetah-run objective.mask.strategy=spatial\n" in out
-    first, second, third = out.splitlines()[-3:]
-    assert first.split()[-2:] == ["--run-dir", second.split()[2]]  # what the one makes, the next one takes
-    assert f"encoder_from={second.split()[-1]}/encoder.safetensors".replace("seed-1", "seed-{seed}") in third
+    assert "`maskrl pretrain`" in out.splitlines()[-1]
 
 
 def test_the_harder_tasks_are_listed_with_the_papers_numbers(capsys):
@@ -261,9 +259,9 @@ def test_the_harder_tasks_are_listed_with_the_papers_numbers(capsys):
     assert re.search(r"dmcontrol/walker-run +181 ± 19 +105 ± 47", out)
 
 
-@pytest.mark.parametrize(("word", "advice"), [("ablation", "ablations"), ("pong", "methods and ablations")])
-def test_another_list_is_refused(word, advice, capsys):
+def test_another_list_is_refused(capsys):
     with pytest.raises(SystemExit) as end:
-        cli.main(["recipes", "list", word])
+        cli.main(["recipes", "list", "ablation"])
     assert end.value.code == 2
-    assert re.search(f"'{word}' is not known.*{advice}", capsys.readouterr().err, flags=re.DOTALL)
+    error = capsys.readouterr().err
+    assert all(word in error for word in ("'ablation'", "'methods'", "'ablations'"))

@@ -132,7 +132,7 @@ def test_there_are_as_many_runs_as_the_sides_multiply_to(name, seeds, values):
         ({"name": "toy", "seeds": 0}, "at least one"),
         ({"name": "toy", "seeds": 2, "grid": ["seed=3"]}, "choose one of the two"),
         ({"name": "toy", "methods": ["mrl"]}, "did you mean mlr"),
-        ({"name": "toy", "methods": ["der"]}, "plays Atari"),
+        ({"name": "toy", "methods": ["der"]}, "method 'der' is published for atari, not for toy"),
         ({"name": "ablations/masking", "methods": ["der"]}, "not der"),
         ({"name": "toy", "tasks": ["reech"]}, "did you mean toy/reach"),
         ({"name": "toy/reach", "tasks": ["catch"]}, "one task already"),

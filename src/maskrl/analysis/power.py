@@ -84,24 +84,3 @@ def seeds_for(x: Sequence[Summary], y: Sequence[Summary]) -> int | None:
     while power(x, y, [count] * len(x)) < POWER:
         count += 1
     return count
-
-
-def cheapest_seeds(x: Sequence[Summary], y: Sequence[Summary], costs: Sequence[float]) -> tuple[int, ...] | None:
-    """Runs of each method for every task, with which the mean over tasks is settled at little cost.
-
-    Two everywhere; then, again and again, one more where it raises the power most for its cost, until it is enough. Never dearer
-    than the same number everywhere. None if x is not above.
-    """
-    equal = seeds_for(x, y)
-    if equal is None:
-        return None
-    seeds = [2] * len(costs)
-
-    def price(counts: Sequence[int]) -> float:
-        return math.fsum(count * cost for count, cost in zip(counts, costs, strict=True))
-
-    while (now := power(x, y, seeds)) < POWER and price(seeds) < price([equal] * len(costs)):
-        more = [[count + (place == other) for other, count in enumerate(seeds)] for place in range(len(seeds))]
-        gains = [(power(x, y, counts) - now) / cost for counts, cost in zip(more, costs, strict=True)]
-        seeds = more[gains.index(max(gains))]
-    return tuple(seeds) if now >= POWER and price(seeds) <= price([equal] * len(costs)) else (equal,) * len(costs)

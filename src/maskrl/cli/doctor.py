@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskrl import __version__
-from maskrl.cli.words import AsJson, table
+from maskrl.cli.words import AsJson
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,28 +46,20 @@ def as_dict(checks: "Sequence[Check]") -> dict[str, Any]:
 
 
 def show(checks: "Iterable[Check]", console: "Console") -> "list[Check]":
-    """A table that grows as the checks are made; then the commands, each on a line of its own that can be copied."""
-    from rich.live import Live
+    """Every check as it is made, with the command that puts it right on a line of its own, to be copied; then what trains."""
     from rich.markup import escape
 
     from maskrl.doctor import verdict
 
-    made = table(("check", "state", "found"), left=3, folds="found")
     done: list[Check] = []
-    with Live(made, console=console, transient=True):
-        for check in checks:
-            done.append(check)
-            made.add_row(check.name, f"[{STYLES[check.state]}]{check.state}[/]", escape(check.found))
-    console.print(made)
-
-    def listed(heading: str, rows: dict[str, str]) -> None:
-        lines = ["", f"{heading}:", *(f"  {name:<17}{words}" for name, words in rows.items())]
-        if rows:
-            console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-    for heading, states in (("To put right", ("failed", "warning")), ("To add, if you want it", ("missing",))):
-        listed(heading, {check.name: check.fix for check in done if check.fix and check.state in states})
-    judged = verdict(done).items()
-    see = {family: ", ".join(it.because) if it.state == "broken" else "" for family, it in judged}
-    listed("Recipes", {family: WORDS[it.state] + see[family] for family, it in judged})
+    for check in checks:
+        done.append(check)
+        state = f"[{STYLES[check.state]}]{check.state:<9}[/]"
+        console.print(f"{check.name:<15}{state}{escape(check.found)}", highlight=False, soft_wrap=True)
+        if check.fix:
+            console.print(f"{'':15}{'do':<9}{check.fix}", markup=False, highlight=False, soft_wrap=True)
+    console.print("\nRecipes:")
+    for family, judged in verdict(done).items():
+        see = ", ".join(judged.because) if judged.state == "broken" else ""
+        console.print(f"  {family:<13}{WORDS[judged.state]}{see}", highlight=False, soft_wrap=True)
     return done

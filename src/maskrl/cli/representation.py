@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskrl.cli.words import NOT_COMPARABLE, AsJson, command, print_rows, refusing, telling
-from maskrl.words import count, duration
+from maskrl.words import count
 
 if TYPE_CHECKING:
     from maskrl.objectives.base import ObjectiveConfig
     from maskrl.recipes.schema import Recipe
+    from maskrl.representation.pretrain import Watcher
 
 CLIPS_HELP = "How many to draw from the replay (default: 10,000 observations' worth)."
 RUN_HELP = "The directory of a trained run: the paper's is a Baseline."
@@ -79,14 +80,13 @@ def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]
         "dead": f"{found['dead']:.1%} of the latent units, {found['dead_channels']:.1%} of the last convolution's channels",
     }
     if linear is None:
-        return rows | {"linear": f"none: {found['linear_reason']}"}
-    each = zip(linear["names"], linear["per_value"], linear["per_value_random_encoder"], strict=True)
-    shown = [f"{name} {own:.2f} ({random:.2f})" for name, own, random in each]
-    return rows | {
-        "linear": f"R² {linear['r2']:.3f} of the true state, {linear['r2_random_encoder']:.3f} with a random encoder, mean of "
-        f"{count(len(shown), 'value')} over {linear['tested_on']:,} decisions of new episodes",
-        "per value": ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else ""),
-    }
+        rows["linear"] = f"none: {found['linear_reason']}"
+    else:
+        rows["linear"] = (
+            f"R² {linear['r2']:.3f} of the true state, {linear['r2_random_encoder']:.3f} with a random encoder, mean of "
+            f"{count(len(linear['names']), 'value')} over {linear['tested_on']:,} decisions of new episodes"
+        )
+    return rows
 
 
 def _papers_cosine(recipe: "Recipe") -> str:
@@ -96,9 +96,6 @@ def _papers_cosine(recipe: "Recipe") -> str:
     if (paper := published.get((recipe.method, recipe.name))) is None:
         return f"the paper has it for {' and '.join(sorted({task for _, task in published}))} alone"
     return f"paper, Table 10: {paper}" + (f"; {NOT_COMPARABLE}" if recipe.profile == "lite" else "")
-
-
-# ── pretrain ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pretrain(
@@ -120,64 +117,46 @@ def pretrain(
         recipe = opened.recipe
         origin = recipe if recipe.objective is not None else recipes.find(recipe.name, recipe.profile, "mlr")
         plan = pretraining.plan(opened, origin, transitions=transitions, updates=updates)
-    notes = {}
-    if opened.status != "done":
-        notes["note"] = "the run is not finished: its agent is that of the newest checkpoint"
-    if recipe.objective is not None:
-        notes["note"] = "the paper collects with a Baseline; this run has the objective already"
-    print(f"MLR-Pretraining with the agent of {title(recipe)}")
-    stages = {
+    rows = {
         "collects": f"{plan.transitions:,} decisions, exploring",
         "learns": f"{plan.updates:,} updates of MLR alone",
+        "directory": str(out),
     }
-    print_rows(stages | notes | {"directory": str(out)})
+    if opened.status != "done":
+        rows["note"] = "the run is not finished: its agent is that of the newest checkpoint"
+    if recipe.objective is not None:
+        rows["note"] = "the paper collects with a Baseline; this run has the objective already"
+    print(f"MLR-Pretraining with the agent of {title(recipe)}")
+    print_rows(rows)
     print(flush=True)
     try:
         # RuntimeError: no OpenGL backend draws.
         with refusing(RunError, OSError, ModuleNotFoundError, RuntimeError), telling() as tell:
-            file = pretraining.pretrain(opened, out, plan, _Progress(tell), _complain)
+            file = pretraining.pretrain(opened, out, plan, _progress(tell), _complain)
     except (FloatingPointError, EnvironmentFailedError) as error:
         _complain(f"{error}\nOnce the cause is removed, continue with:\n  {again}")
         raise typer.Exit(1) from None
     except Stopped as stopped:
         print(f"\nStopped and saved. Continue with:\n  {again}")
         raise typer.Exit(128 + (stopped.signal_number or 0)) from None
-    _show_encoder(recipe, file)
-
-
-def _show_encoder(recipe: "Recipe", file: Path) -> None:
-    """What was learned, and the command that trains a Baseline from it."""
-    from maskrl.runs import encoder_file
-
-    curve = encoder_file.read(file)[1]["curve"]
-    first, last = curve[0], curve[-1]
-    words = [f"encoder_from={file}", *([f"seed={recipe.seed}"] if recipe.seed != 1 else [])]
+    seed = [f"seed={recipe.seed}"] if recipe.seed != 1 else []
     profile = None if recipe.name.startswith("toy/") else recipe.profile
-    rows = {name[4:]: f"{first[name]:.3g} → {last[name]:.3g}" for name in ("mlr/loss", "mlr/cosine") if name in first}
+    begin = command("train", recipe.name, f"encoder_from={file}", *seed, method="baseline", profile=profile)
     print("Done: the encoder has learned from the objective alone")
-    begin = command("train", recipe.name, *words, method="baseline", profile=profile)
-    print_rows(rows | {"encoder": str(file), "begin with": begin})
+    print_rows({"encoder": str(file), "begin with": begin})
 
 
-class _Progress:
-    """Both stages with the time to go, every now and then."""
+def _progress(tell: Callable[[str], None]) -> "Watcher":
+    """Tells how far both stages are, every now and then."""
+    every, next_time = 0.25 if sys.stdout.isatty() else 10.0, 0.0
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._every = tell, 0.25 if sys.stdout.isatty() else 10.0
-        self._stage, self._began, self._first, self._told = "", 0.0, 0, 0.0
-
-    def __call__(self, stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:
-
-        now = time.monotonic()
-        if stage != self._stage:
-            self._stage, self._began, self._first, self._told = stage, now, done, 0.0
-        if now - self._told < self._every and done < total:
+    def show(stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:
+        nonlocal next_time
+        if time.monotonic() < next_time and done < total:
             return
-        self._told = now
+        next_time = time.monotonic() + every
         unit = {"collecting": "decisions", "learning": "updates"}[stage]
-        words = [f"{stage}: {done:,} of {total:,} {unit} ({done / total:.0%})"]
-        if self._first < done < total:
-            words.append(f"{duration((now - self._began) / (done - self._first) * (total - done))} to go")
-        shown = (("loss", "mlr/loss"), ("cosine", "mlr/cosine"))
-        words += [f"{name} {metrics[key].item():.3g}" for name, key in shown if key in metrics]
-        self._tell(" | ".join(words))
+        values = [f"{key[4:]} {metrics[key].item():.3g}" for key in ("mlr/loss", "mlr/cosine") if key in metrics]
+        tell(" | ".join([f"{stage}: {done:,} of {total:,} {unit} ({done / total:.0%})", *values]))
+
+    return show

@@ -1,10 +1,8 @@
 """`maskrl sweep` and `maskrl sweep status`."""
 
 import json
-import os
 import shlex
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,12 +16,9 @@ from typer.core import TyperGroup
 from maskrl import __version__
 from maskrl.cli import options
 from maskrl.cli.words import command, console, listed, print_rows, refusing, table
-from maskrl.words import count, duration, number, size
+from maskrl.words import count, duration, size
 
 if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.table import Table
-
     from maskrl.studies.backends import Size
     from maskrl.studies.jobs import Job
     from maskrl.studies.sweep import Backend as Place
@@ -62,9 +57,7 @@ class Sweep(NamedTuple):
         return self.folder.absolute()  # a node of a cluster has another working directory
 
 
-@app.command(
-    epilog="The word start may be left out. `maskrl sweep status DIR` shows a sweep that is running, or has run."
-)
+@app.command(epilog="The word start may be left out. `maskrl sweep status DIR` shows how a sweep does.")
 def start(
     context: typer.Context,
     name: options.SweepName,
@@ -96,6 +89,9 @@ def start(
     sweep = Sweep(name, folder, jobs, todo, entries, _typed(context))
     if backend == "print":
         _print_commands(sweep)
+        return
+    if not todo:
+        _end(sweep, {}, 0.0)
         return
     sizes = _checked_sizes(sweep)
     if backend == "local":
@@ -155,10 +151,10 @@ def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[
             with refusing(SweepError, ModuleNotFoundError):
                 backend = stack.enter_context(place)
             _banner(sweep, sizes, backend.words)
-            board = stack.enter_context(Board(sweep.there, sweep.entries, _live()))
+            news = News(sweep.there, sweep.entries)
             stop = stack.enter_context(stopping())  # after Ray, which has a handler of its own
-            tell, draw = board.tell, board.draw
-            given_up = drive(sweep.todo, sweep.there, backend, retries=retries, stop=stop, tell=tell, draw=draw)
+            given_up = drive(sweep.todo, sweep.there, backend, retries=retries, stop=stop, tell=tell, watch=news.watch)
+            news.watch(now=True)
     except KeyboardInterrupt:
         print(f"\nStopped in a hurry: what was not saved yet is lost. Continue with:\n  {sweep.again}")
         raise typer.Exit(130) from None
@@ -170,19 +166,14 @@ def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[
 
 def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
 
-    jobs, todo = sweep.jobs, sweep.todo
-    recipes = [job.recipe for job in jobs]
-    sides: dict[str, set[Any]] = {
-        "task": {recipe.name for recipe in recipes},
-        "method": {recipe.method for recipe in recipes},
-        "seed": {recipe.seed for recipe in recipes},
-    }
-    done = f"; {len(jobs) - len(todo)} are done already" if len(todo) < len(jobs) else ""
+    recipes, done = [job.recipe for job in sweep.jobs], len(sweep.jobs) - len(sweep.todo)
+    tasks, methods, seeds = ({getattr(one, side) for one in recipes} for side in ("name", "method", "seed"))
+    sides = ", ".join([count(len(tasks), "task"), count(len(methods), "method"), count(len(seeds), "seed")])
     rows = {
-        "runs": f"{len(jobs)}: {', '.join(count(len(some), noun) for noun, some in sides.items())}{done}",
-        "profile": " and ".join(sorted({job.profile for job in jobs})),
+        "runs": f"{len(sweep.jobs)}: {sides}" + (f"; {done} are done already" if done else ""),
+        "profile": " and ".join(sorted({job.profile for job in sweep.jobs})),
         "backend": where,
-        **({"disk": f"{size(sum(sizes[job.directory].disk for job in todo))} at most"} if todo else {}),
+        "disk": f"{size(sum(sizes[job.directory].disk for job in sweep.todo))} at most",
         "directory": str(sweep.folder),
     }
     print(f"maskrl {__version__}: sweep {sweep.name}")
@@ -196,18 +187,12 @@ def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
 
     done = sum(look(sweep.there, entry).state == "done" for entry in sweep.entries)
     print(f"\n{done} of {count(len(sweep.entries), 'run')} done, in {duration(seconds)}.")
-    for place, (directory, why) in enumerate(given_up.items()):
-        log = log_of(sweep.folder, directory)
-        if place < 5:
-            lines = [f"\n{directory} failed: {why}. The end of {log}:"]
-            print("\n  ".join([*lines, *tail(sweep.there, directory)]))
-        else:
-            print(f"{directory} failed: {why}. See {log}")
+    for directory, why in given_up.items():
+        lines = [f"\n{directory} failed: {why}. The end of {log_of(sweep.folder, directory)}:"]
+        print("\n  ".join([*lines, *tail(sweep.there, directory)]))
+    print(f"Next: maskrl report {shlex.quote(str(sweep.folder))}")
     if given_up:
-        print(f"\n{count(len(given_up), 'run')} failed. Once the cause is removed, go on with:\n  {sweep.again}")
-    missing = ", which will tell what is missing" if given_up else ""
-    print(f"Next: maskrl report {shlex.quote(str(sweep.folder))}{missing}")
-    if given_up:
+        print(f"{count(len(given_up), 'run')} failed. Once the cause is removed, go on with:\n  {sweep.again}")
         raise typer.Exit(1)
 
 
@@ -217,7 +202,6 @@ def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
 @app.command()
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
-    every: Annotated[bool, typer.Option("--all", help="Every run, however many there are.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show how a sweep does: from the directories of its runs, whoever makes them, now or later."""
@@ -228,12 +212,13 @@ def status(
         asked, entries = read_manifest(folder)
         looks = [look(folder, entry) for entry in entries]
     if as_json:
-        counts, left = Counter(one.state for one in looks), seconds_left(looks, _running(looks))
-        runs = [one._asdict() for one in looks]
+        counts = Counter(one.state for one in looks)
+        left, runs = seconds_left(looks, counts["running"]), [one._asdict() for one in looks]
         print(json.dumps({"asked": asked, "counts": counts, "seconds_left": left, "runs": runs}))
         return
     print(f"sweep {asked['sweep']} in {folder}: {_summary(looks)}")
-    console().print(_table(looks, len(looks) if every else SHOWN))
+    headings = ("run", "state", "frames", "", "score", "time")
+    console().print(table(headings, map(_row, looks), left=2, folds=("run",)))
     for one in looks:
         if one.state == "failed":
             print(f"{one.directory} failed: {one.why}. See {log_of(folder, one.directory)}")
@@ -241,83 +226,56 @@ def status(
         print(f"Next: maskrl report {shlex.quote(str(folder))}")
 
 
-SHOWN = 24  # rows of a table, of those that matter most
-ORDER: "tuple[State, ...]" = ("failed", "running", "interrupted", "waiting", "done")
-STYLES = {"failed": "red", "running": "cyan", "interrupted": "yellow", "waiting": "dim", "done": "green"}
+# Of a run that is not done, with their colours; those that matter most first.
+STYLES: "dict[State, str]" = {"failed": "red", "running": "cyan", "interrupted": "yellow", "waiting": "dim"}
 
 
-def _running(looks: "Sequence[Look]") -> int:
-    return sum(one.state == "running" for one in looks)
+def _row(one: "Look") -> list[str]:
+    from maskrl.words import duration, number
 
-
-def _counted(looks: "Sequence[Look]", states: "Sequence[State]") -> list[str]:
-    """2 running, 7 waiting."""
-    counts = Counter(one.state for one in looks)
-    return [f"{counts[state]} {state}" for state in states if counts[state]]
+    return [
+        one.directory,
+        f"[{STYLES.get(one.state, 'green')}]{one.state}[/]",
+        f"{one.frames:,} of {one.budget:,}",
+        f"{one.frames / one.budget:.0%}",
+        "–" if one.score is None else number(one.score),
+        duration(one.seconds) if one.frames else "–",
+    ]
 
 
 def _summary(looks: "Sequence[Look]") -> str:
     """3 of 12 runs done, 2 running, 7 waiting; 41 % of all frames, 2 min 10 s to go."""
     from maskrl.studies.sweep import seconds_left
 
-    done = sum(one.state == "done" for one in looks)
-    words = ", ".join([f"{done} of {count(len(looks), 'run')} done", *_counted(looks, ORDER[:-1])])
-    if all(one.state in ("done", "failed") for one in looks):
+    counts = Counter(one.state for one in looks)
+    others = [f"{counts[state]} {state}" for state in STYLES if counts[state]]
+    words = ", ".join([f"{counts['done']} of {count(len(looks), 'run')} done", *others])
+    if counts["done"] + counts["failed"] == len(looks):
         return words
     share = sum(one.budget if one.state == "done" else one.frames for one in looks) / sum(one.budget for one in looks)
-    left, running = seconds_left(looks, _running(looks)), _running(looks)
-    rest = f", {duration(left)} {'to go' if running else 'of work left'}" if left else ""
+    left = seconds_left(looks, counts["running"])
+    rest = f", {duration(left)} {'to go' if counts['running'] else 'of work left'}" if left else ""
     return f"{words}; {share:.0%} of all frames{rest}"
 
 
-def _table(looks: "Sequence[Look]", rows: int) -> "Table":
-    """The runs in their order, or those that matter most and how many others there are."""
-    ranked = sorted(looks, key=lambda one: ORDER.index(one.state))
-    shown = set(ranked[:rows])
-    made = table(["run", "state", "frames", "", "score", "time"], left=2, folds="run")
-    for one in [one for one in looks if one in shown]:
-        made.add_row(
-            one.directory,
-            f"[{STYLES[one.state]}]{one.state}[/]",
-            f"{one.frames:,} of {one.budget:,}",
-            f"{one.frames / one.budget:.0%}",
-            "–" if one.score is None else number(one.score),
-            duration(one.seconds) if one.frames else "–",
-        )
-    if others := _counted(ranked[rows:], ORDER):
-        made.add_row("and " + ", ".join(others))
-    return made
+def tell(line: str) -> None:
+    with suppress(OSError):  # the terminal was closed, and the runs are about to save themselves
+        print(line, flush=True)
 
 
-class Board:
-    """How the runs do while they are made: on a terminal a table, redrawn in place; else a line when a run begins or ends."""
+class News:
+    """Prints a line when a run begins or ends, and a summary every minute."""
 
-    every_seconds = 60.0  # between two summaries in a log
+    every_seconds = 60.0  # between two summaries
 
-    def __init__(self, folder: Path, entries: "Sequence[Entry]", live: "Live | None" = None) -> None:
-        self._folder, self._entries, self._live = folder, entries, live
+    def __init__(self, folder: Path, entries: "Sequence[Entry]") -> None:
+        self._folder, self._entries = folder, entries
         self._looks: dict[str, Look] = {}
         self._next, self._told = 0.0, time.monotonic()
+        self.watch()
 
-    def __enter__(self) -> "Board":
-        if self._live is not None:
-            self._live.start()
-        self.draw()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.draw(now=True)
-        if self._live is not None:
-            self._live.stop()
-
-    def tell(self, line: str) -> None:
-        if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, flush=True)
-
-    def draw(self, *, now: bool = False) -> None:
-        """Look at the runs that may have changed, and show them."""
+    def watch(self, *, now: bool = False) -> None:
+        """Look at the runs that are not done, unless the last look was a moment ago, and tell what has changed."""
         from maskrl.studies.sweep import look
 
         began = time.monotonic()
@@ -327,39 +285,20 @@ class Board:
         for entry in self._entries:
             had = before.get(entry.directory)
             self._looks[entry.directory] = had if had and had.state == "done" else look(self._folder, entry)
+            if had and had.state != self._looks[entry.directory].state:
+                tell(_change(had, self._looks[entry.directory]))
         self._next = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))  # less often with a slow disk
-        if self._live is not None:
-            self._show(self._live)
-        elif before:
-            self._log(before)
-
-    def _show(self, live: "Live") -> None:
-        from rich.console import Group
-
-        looks, rows = list(self._looks.values()), max(3, min(SHOWN, live.console.height - 5))
-        with suppress(OSError):  # the terminal was closed, and the runs are about to save themselves
-            live.update(Group(_summary(looks), _table(looks, rows)), refresh=True)
-
-    def _log(self, before: "dict[str, Look]") -> None:
-
-        for directory, one in self._looks.items():
-            had = before[directory]
-            if one.state == had.state:
-                continue
-            if one.state == "running":
-                self.tell(f"{directory}: {f'continues after {had.frames:,} frames' if had.frames else 'begins'}")
-            elif one.state == "done" and one.score is not None:
-                self.tell(f"{directory}: done, score {number(one.score)}, {duration(one.seconds)}")
-            else:
-                self.tell(f"{directory}: {one.state}{f', {one.why}' if one.why else ''}")
         if time.monotonic() - self._told >= self.every_seconds:
             self._told = time.monotonic()
-            self.tell(_summary(list(self._looks.values())))
+            tell(_summary(list(self._looks.values())))
 
 
-def _live() -> "Live | None":
-    """What redraws on a terminal that can."""
-    from rich.live import Live
+def _change(had: "Look", one: "Look") -> str:
+    """A run that has begun or ended, in a line."""
+    from maskrl.words import duration, number
 
-    tty = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    return Live(auto_refresh=False, vertical_overflow="crop") if tty else None
+    if one.state == "running":
+        return f"{one.directory}: {f'continues after {had.frames:,} frames' if had.frames else 'begins'}"
+    if one.state == "done" and one.score is not None:
+        return f"{one.directory}: done, score {number(one.score)}, {duration(one.seconds)}"
+    return f"{one.directory}: {one.state}{f', {one.why}' if one.why else ''}"

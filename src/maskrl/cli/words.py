@@ -124,14 +124,16 @@ def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
         yield lambda text: print(text, file=out.file, flush=True)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int, folds: str = "") -> "Table":
-    """Columns, the first of them to the left and the others to the right; the one that `folds` is as wide as there is room."""
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int, folds: Sequence[str] = ()
+) -> "Table":
+    """Columns: the first and those that fold are to the left, the others to the right. Those that fold share what room is left."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
     for place, heading in enumerate(headings):
-        justify: Literal["left", "right"] = "left" if place < left else "right"
-        made.add_column(heading, justify=justify, no_wrap=heading != folds, overflow="fold")
+        justify: Literal["left", "right"] = "left" if place < left or heading in folds else "right"
+        made.add_column(heading, justify=justify, no_wrap=heading not in folds, overflow="fold")
     for row in rows:
         made.add_row(*row)
     return made

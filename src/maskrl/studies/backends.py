@@ -30,7 +30,10 @@ from maskrl.studies.jobs import Job
 from maskrl.studies.sweep import BUSY, Backend, SweepError, log_of
 from maskrl.words import size
 
-LESS_MEMORY = "Set replay.capacity or agent.batch_size lower, or use replay.storage=disk."
+TAKE_LESS = (
+    "Less memory: set replay.capacity or agent.batch_size lower, or replay.storage=disk. Fewer cores: threads=1. "
+    "No GPU: device=cpu."
+)
 START_RAY = "Start one with `ray start --head`, or use --address local for one on this machine alone."
 REACHABLE = 5.0  # seconds that an address may take to answer
 
@@ -66,8 +69,12 @@ def attempt(
     """
     run, log = RunFiles(out / job.directory), log_of(out, job.directory)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _claimed(log.with_suffix(".lock")) as mine, log.open("a") as file:
-        if not mine or run.is_locked:
+    with log.with_suffix(".lock").open("a") as claim, log.open("a") as file:
+        try:
+            lock(claim)  # the run's own lock comes later, when its process has woken up
+        except BlockingIOError:
+            return BUSY
+        if run.is_locked:
             return BUSY
         log.with_suffix(".code").unlink(missing_ok=True)
         words = job.command(out)
@@ -87,18 +94,6 @@ def attempt(
         if not stop:
             log.with_suffix(".code").write_text(str(code))
         return code
-
-
-@contextmanager
-def _claimed(path: Path) -> Iterator[bool]:
-    """Whether this process may start a run. The run's own lock comes later, when its process has woken up."""
-    with path.open("a") as file:
-        try:
-            lock(file)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def _settings(recipe: Recipe) -> dict[str, str]:
@@ -138,19 +133,16 @@ def sizes_of(jobs: Sequence[Job]) -> dict[str, Size]:
     kinds: dict[str, Size] = {}
     sizes: dict[str, Size] = {}
     for job in jobs:
-        alike = replace(job.recipe, seed=0, name="")
-        kind = re.sub(r'"(task|learning_rate|weight|momentum|ratio)": [^,]*', "", as_json(alike))
+        recipe = job.recipe
+        alike = as_json(replace(recipe, seed=0, name=""))
+        kind = re.sub(r'"(task|learning_rate|weight|momentum|ratio)": [^,]*', "", alike)
         if kind not in kinds:
-            kinds[kind] = _size(job.recipe)
+            spaces = spaces_of(recipe)
+            agent = blank_agent(recipe, spaces)
+            takes = takes_of(recipe, spaces, agent)
+            kinds[kind] = Size(takes.memory + process_memory(recipe, spaces, agent), takes.disk)
         sizes[job.directory] = kinds[kind]
     return sizes
-
-
-def _size(recipe: Recipe) -> Size:
-    spaces = spaces_of(recipe)
-    agent = blank_agent(recipe, spaces)
-    takes = takes_of(recipe, spaces, agent)
-    return Size(takes.memory + process_memory(recipe, spaces, agent), takes.disk)
 
 
 class Needs(NamedTuple):
@@ -164,8 +156,8 @@ class Needs(NamedTuple):
         return all(need <= there + 1e-9 for need, there in zip(self, room, strict=True))  # shares are rounded
 
     def __str__(self) -> str:
-        words = [f"{self.cores:.0f} CPU", size(int(self.memory))]
-        return " and ".join([*words, f"{self.gpus:.2g} GPU"] if self.gpus else words)
+        memory = [size(int(self.memory))] if self.memory < sys.maxsize else []
+        return " and ".join([f"{self.cores:.0f} CPU", *memory, *([f"{self.gpus:.2g} GPU"] if self.gpus else [])])
 
 
 def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) -> Needs:
@@ -200,8 +192,21 @@ def at_once(need: Needs, room: Needs) -> int:
 # ── Backends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _needs(jobs: Sequence[Job], sizes: Mapping[str, Size], **options: Any) -> dict[str, Needs]:
-    return {job.directory: needs_of(job.recipe, sizes[job.directory].memory, **options) for job in jobs}
+def _needs(
+    jobs: Sequence[Job], sizes: Mapping[str, Size], rooms: Sequence[Needs], runs_per_gpu: int, *, slow: bool = False
+) -> dict[str, Needs]:
+    """Directory → what that run takes. Refuses a run that fits into none of the rooms: it would wait for ever.
+
+    `slow`: with fewer cores than it wants a run is only slow, and is not refused.
+    """
+    gpus, needs = any(room.gpus for room in rooms), {}
+    for job in jobs:
+        need = needs_of(job.recipe, sizes[job.directory].memory, gpus=gpus, runs_per_gpu=runs_per_gpu)
+        if not any(need._replace(cores=0 if slow else need.cores).within(room) for room in rooms):
+            there = ", ".join(map(str, sorted(rooms, key=lambda room: -room.memory)[:3]))
+            raise SweepError(f"{job.directory} takes {need}. There is no room for it in {there}. {TAKE_LESS}")
+        needs[job.directory] = need
+    return needs
 
 
 @contextmanager
@@ -210,8 +215,7 @@ def local(
 ) -> Iterator[Backend]:
     """Processes on this machine, as many as its cores, memory and GPUs have room for."""
     here, told = this_machine(), list[int]()
-    needs = _needs(jobs, sizes, gpus=here.gpus > 0, runs_per_gpu=runs_per_gpu)
-    _require_here(needs, here)
+    needs = _needs(jobs, sizes, [here], runs_per_gpu, slow=True)
     load = dict.fromkeys(_gpus(), 0.0)
 
     def fits(job: Job, active: Collection[Job]) -> bool:
@@ -228,35 +232,18 @@ def local(
         future.add_done_callback(lambda _: load.update({device: load[device] - share}))
         return future
 
-    def tell(stop: Sequence[int]) -> None:
+    def cancel(stop: Sequence[int]) -> None:
         told[:] = stop[:1]  # a scheduler may say it twice
 
+    each = largest(needs.values())
+    fit = min(at_once(each, here), workers or sys.maxsize)
+    words = f"local, {fit} at a time on {here}; a run takes {each}"
     with ThreadPoolExecutor(max_workers=max(1, int(here.cores))) as pool:  # a thread waits for each
         try:
-            yield Backend(_room(needs, here, workers), submit, fits, tell)
+            yield Backend(words, submit, fits, cancel)
         except BaseException as error:  # a second Ctrl-C is in a hurry
             told.extend([signal.SIGINT] * (2 if isinstance(error, KeyboardInterrupt) else 1))
             raise
-
-
-def _require_here(needs: Mapping[str, Needs], here: Needs) -> None:
-    """Refuse what never fits. A run that wants more cores than there are is only slow."""
-    for directory, need in needs.items():
-        if need.gpus and not here.gpus:
-            raise SweepError("device=cuda, but torch sees no CUDA device here. Use device=cpu, or another backend.")
-        if need.memory > here.memory:
-            takes, free = size(int(need.memory)), size(int(here.memory))
-            raise SweepError(f"{directory} takes {takes} of memory; {free} is free here. {LESS_MEMORY}")
-
-
-def _room(needs: Mapping[str, Needs], here: Needs, workers: int | None) -> str:
-    """How many of the largest runs go on at a time, in words."""
-    if not needs:
-        return "local"
-    each = largest(needs.values())
-    fit = at_once(each, here)
-    free = "" if here.memory == sys.maxsize else f", {size(int(here.memory))} free"
-    return f"local, {min(fit, workers or fit)} at a time ({here.cores} cores{free}); a run takes {each}"
 
 
 @contextmanager
@@ -271,9 +258,7 @@ def on_ray(
     try:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = [Needs(*(node.get(name, 0.0) for name in ("CPU", "memory", "GPU"))) for node in alive]
-        gpus = any(node.gpus for node in nodes)
-        needs = _needs(jobs, sizes, gpus=gpus, runs_per_gpu=runs_per_gpu)
-        _require_room(needs, nodes)
+        needs = _needs(jobs, sizes, nodes, runs_per_gpu)
         refs: list[Any] = []
 
         def submit(job: Job) -> "Future[int | None]":
@@ -294,8 +279,7 @@ def on_ray(
                 ray.cancel(refs.pop())  # interrupts `attempt`, which has its run save itself
 
         cores = sum(node.cores for node in nodes)
-        takes = f"; a run takes {largest(needs.values())}" if needs else ""
-        words = f"Ray, address {address}: nodes {len(nodes)}, {cores:.0f} CPU{takes}"
+        words = f"Ray, address {address}: nodes {len(nodes)}, {cores:.0f} CPU; a run takes {largest(needs.values())}"
         yield Backend(words, submit, lambda job, active: True, cancel)
     finally:
         ray.shutdown()
@@ -333,14 +317,3 @@ def _require_reachable(address: str) -> None:
     except (OSError, OverflowError) as error:
         question = "Is this the head node's address?"
         raise SweepError(f"Nobody answers at {where}: {error}. {question}\n{START_RAY}") from error
-
-
-def _require_room(needs: Mapping[str, Needs], nodes: Sequence[Needs]) -> None:
-    """Ray would wait for ever for a node that is large enough."""
-    for directory, need in needs.items():
-        if not any(need.within(node) for node in nodes):
-            there = ", ".join(map(str, sorted(nodes, key=lambda node: -node.memory)[:3]))
-            raise SweepError(
-                f"No node of the cluster can run {directory}, which takes {need}. There are {len(nodes)}: {there}. "
-                f"{LESS_MEMORY} threads=1 takes fewer cores."
-            )

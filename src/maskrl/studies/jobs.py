@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from maskrl.recipes import ablations, atari, dmcontrol, find, names, resolve, toy
+from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names, resolve, toy
 from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
-
-AnyProfile = Literal["auto", "paper", "lite"]
 
 PAIR = ("mlr", "baseline")
 SEEDS = {"dmcontrol": 10, "atari": 3, "toy": 3}  # the paper's (Table 1 and Section 4.1); the toys' are ours

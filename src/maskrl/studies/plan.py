@@ -10,23 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from maskrl import recipes
-from maskrl.analysis.power import cheapest_seeds, power, seeds_for
-from maskrl.analysis.protocol import method_of, protocol_difference, protocol_of
+from maskrl.analysis.power import power, seeds_for
 from maskrl.analysis.scores import scale
 from maskrl.analysis.statistics import Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
-from maskrl.recipes.published import published, training_hours
+from maskrl.recipes.published import published
 from maskrl.recipes.schema import Recipe
 from maskrl.studies.backends import at_once, largest, needs_of, this_machine
 from maskrl.studies.jobs import PAIR, Job
-
-# On a GPU that is not here. The paper's MLR takes 4.2 hours longer on Atari than its Baseline, on an RTX 3090, which is sold with
-# 35.6 TFLOP/s. The released code computes 197 PFLOP more: 13 TFLOP/s, 0.37 of it.
-UTILISATION = 0.35
-UPDATE_OVERHEAD = 0.005  # seconds to launch the kernels of an update, however small they are
-ACT_OVERHEAD = 0.001
 
 Tell = Callable[[str], None]
 
@@ -50,7 +42,7 @@ class Speed:
 class Line:
     """The runs of a recipe that differ in nothing but the seed."""
 
-    label: str  # "mlr", or with what it was asked for beside the task: "mlr objective.mask.ratio=0.1"
+    label: str  # "mlr", or with what it was asked for beside the task: "mlr mask.ratio=0.1"
     recipe: Recipe
     seeds: int
     cost: RunCost
@@ -73,12 +65,6 @@ class Line:
     def flops(self) -> float:
         """Of one run."""
         return self.cost.learning + self.cost.acting(self.speed.episode)
-
-    @property
-    def papers_hours(self) -> float | None:
-        """Of a run of its method on one RTX 3090. In the paper's profile only: another has nothing to do with them."""
-        method = {"mlr": "MLR", "baseline": "Baseline"}.get(self.recipe.method, self.recipe.method)
-        return training_hours().get((_suite(self.recipe), method)) if self.recipe.profile == "paper" else None
 
 
 @dataclass(frozen=True)
@@ -137,8 +123,8 @@ class Question:
     effect: float  # in standard deviations, see `effect_size`
     seeds: int  # planned for each method, the fewest of any task
     power: float  # the chance to find that difference with these seeds
-    needed: int | None  # for the power that is called enough; None: the paper's MLR is not above
-    seconds: float  # that the needed runs take, one after another; infinite if there are none
+    needed: int | None  # seeds for a power of 80 %; None: the paper's MLR is not above
+    seconds: float | None  # that the needed runs of both methods take, one after another
 
 
 @dataclass(frozen=True)
@@ -146,12 +132,9 @@ class Comparison:
     at: str  # "100,000 frames"
     tasks: tuple[Question, ...]
     overall: Question | None  # of several tasks
-    cheapest: Question | None  # of the tasks, with a gain in the paper
-    allocation: Mapping[str, int] | None  # task → seeds of each method: the cheapest that settles the mean over tasks
 
 
-@dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """A task with both methods: the paper's scores, and what a run of each costs together."""
 
     task: str
@@ -168,15 +151,8 @@ def compare(lines: Sequence[Line]) -> Comparison | None:
     if not pairs:
         return None
     at = " and ".join(sorted({pair.at for pair in pairs}))
-    questions = [_question([pair]) for pair in pairs]
-    settled = [question for question in questions if question.needed is not None]
-    cheapest = min(settled, key=lambda question: question.seconds, default=None)
-    if len(pairs) == 1:
-        return Comparison(at, tuple(questions), None, cheapest, None)
-    scaled = [_scaled(pair) for pair in pairs]
-    seeds = cheapest_seeds(*_sides(scaled), [pair.seconds for pair in pairs])
-    allocation = None if seeds is None else dict(zip([pair.task for pair in pairs], seeds, strict=True))
-    return Comparison(at, tuple(questions), _question(scaled), cheapest, allocation)
+    overall = _question([_scaled(pair) for pair in pairs]) if len(pairs) > 1 else None
+    return Comparison(at, tuple(_question([pair]) for pair in pairs), overall)
 
 
 def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
@@ -210,31 +186,8 @@ def papers_time(recipe: Recipe) -> tuple[int, str]:
     return (500_000 if recipe.frames > 250_000 else 100_000), "frames"
 
 
-def _caveats(lines: Sequence[Line]) -> list[str]:
-    """Why the paper's difference and spread may not be those of these runs."""
-    guess = "show the same difference and spread is a guess. After a few seeds, `maskrl report` has your own."
-    notes = []
-    if any(line.recipe.profile == "lite" for line in lines):
-        notes.append(f"These are the paper's scores, not the lite profile's: that smaller networks and budgets {guess}")
-    compared = [line.recipe for line in lines if line.label in PAIR]
-    if words := list(dict.fromkeys(word for recipe in compared for word in departures(recipe))):
-        notes.append(f"These are the paper's scores, and not of runs with {', '.join(words)}: that such runs {guess}")
-    return notes
-
-
-def departures(recipe: Recipe) -> list[str]:
-    """What sets a run apart from those that the paper has scores of, as overrides; its profile aside."""
-    named = protocol_of(recipes.find(recipe.name, recipe.profile, recipe.method))
-    changes = [line.partition(": ") for line in protocol_difference(named, protocol_of(recipe))]
-    words = [f"{path}={values.partition(' -> ')[2]}" for path, _, values in changes if not path.startswith("budget.")]
-    at, unit = papers_time(recipe)
-    time = recipe.frames if unit == "frames" else recipe.frames // recipe.env.action_repeat
-    other = recipe.profile == "paper" and time != at
-    return [*method_of(recipe).split()[1:], *words, *([f"a budget of {time:,} {unit}"] if other else [])]
-
-
 def _question(pairs: Sequence[_Pair]) -> Question:
-    x, y = _sides(pairs)
+    x, y = [pair.mlr for pair in pairs], [pair.baseline for pair in pairs]
     needed = seeds_for(x, y)
     return Question(
         tasks=tuple(pair.task for pair in pairs),
@@ -243,47 +196,17 @@ def _question(pairs: Sequence[_Pair]) -> Question:
         seeds=min(pair.seeds for pair in pairs),
         power=power(x, y, [pair.seeds for pair in pairs]),
         needed=needed,
-        seconds=math.inf if needed is None else needed * math.fsum(pair.seconds for pair in pairs),
+        seconds=None if needed is None else needed * math.fsum(pair.seconds for pair in pairs),
     )
-
-
-def _sides(pairs: Sequence[_Pair]) -> tuple[list[Summary], list[Summary]]:
-    return [pair.mlr for pair in pairs], [pair.baseline for pair in pairs]
 
 
 def _scaled(pair: _Pair) -> _Pair:
     """Human-normalised on Atari, where games have scales of their own; as it is on DMControl."""
     ends = scale(pair.task) if pair.task.startswith("atari/") else None
-    return pair if ends is None else replace(pair, mlr=pair.mlr.scaled(*ends), baseline=pair.baseline.scaled(*ends))
+    return pair if ends is None else pair._replace(mlr=pair.mlr.scaled(*ends), baseline=pair.baseline.scaled(*ends))
 
 
 # ── Making a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """Devices of another machine, each sold with a number of TFLOP/s, of which a share is reached."""
-
-    tflops: float
-    count: int = 1
-    utilisation: float = UTILISATION
-
-    def speed(self, recipe: Recipe, cost: RunCost, step: Stepped) -> Speed:
-        """By FLOP, but for the environment, which is timed here."""
-        rate = self.tflops * 1e12 * self.utilisation
-        act, together = cost.update.act / rate, min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
-        acting, acting_together = ACT_OVERHEAD + act, ACT_OVERHEAD / together + act
-        update = UPDATE_OVERHEAD + cost.update.flops / rate
-        return Speed(update, acting, acting_together, step.step, step.episode, "by FLOP")
-
-    @property
-    def notes(self) -> list[str]:
-        return [
-            f"Nothing was timed on that machine: updates run at {self.utilisation:.0%} of {self.tflops:g} TFLOP/s, plus "
-            f"{UPDATE_OVERHEAD * 1e3:.0f} ms each to launch them and {ACT_OVERHEAD * 1e3:.0f} ms for an action. On Atari the "
-            "paper's MLR takes 4.2 hours longer than its Baseline and 197 PFLOP more: 37 % of the 35.6 TFLOP/s of its RTX 3090.",
-            "Environments were timed on this machine; there, a core is taken to be as fast.",
-        ]
 
 
 class Group(NamedTuple):
@@ -295,69 +218,52 @@ class Group(NamedTuple):
 
 
 def groups_of(jobs: Sequence[Job]) -> list[Group]:
-    """In the order of the jobs. A label has the method, and what was asked for that not all of its runs have."""
+    """In the order of the jobs. The label is the part of their directories between the task and the seed."""
     found: dict[Recipe, list[Job]] = {}
     for job in jobs:
         found.setdefault(replace(job.recipe, seed=0), []).append(job)
-    first = [members[0] for members in found.values()]
     groups = []
-    for job, members in zip(first, found.values(), strict=True):
-        alike = [set(other.overrides) for other in first if other.recipe.method == job.recipe.method]
-        words = [word for word in job.overrides if not word.startswith("seed=") and any(word not in a for a in alike)]
-        groups.append(Group(" ".join([job.recipe.method, *words]), job.recipe, len(members)))
+    for job, *others in found.values():
+        label = job.directory.removeprefix(f"{job.recipe.name}/").rpartition("/")[0].replace("/", " ")
+        groups.append(Group(label, job.recipe, 1 + len(others)))
     return groups
 
 
-def make_plan(
-    jobs: Sequence[Job],
-    *,
-    seconds: float = 60.0,
-    workers: int | None = None,
-    gpu: Gpu | None = None,
-    tell: Tell = print,
-) -> Plan:
+def make_plan(jobs: Sequence[Job], *, seconds: float = 60.0, workers: int | None = None, tell: Tell = print) -> Plan:
     """Measure for about `seconds`, then work it out. Without `workers`, as many as cores and memory have room for."""
-    groups, for_updates = groups_of(jobs), 0.0 if gpu else 0.6 * seconds
-    stepped = _stepped(groups, 0.35 * seconds, for_updates, tell)
+    groups = groups_of(jobs)
+    stepped = _stepped(groups, 0.35 * seconds, tell)
     tell("counting operations")
     costs = _costs(groups, stepped)
-    if gpu:
-        speeds, notes = (
-            [gpu.speed(*each) for each in zip([g.recipe for g in groups], costs, stepped, strict=True)],
-            gpu.notes,
-        )
-    else:
-        speeds, notes = _speeds_here(groups, costs, stepped, for_updates, tell)
+    speeds, notes = _speeds(groups, costs, stepped, 0.6 * seconds, tell)
     lines = tuple(Line(*group, cost, speed) for group, cost, speed in zip(groups, costs, speeds, strict=True))
-    workers = workers or (gpu.count if gpu else _room(lines))
-    if workers > 1 and gpu is None:
-        notes.append("Runs were timed alone. Side by side they share caches and memory, and take somewhat longer.")
+    workers = workers or _room(lines)
     comparison = compare(lines)
-    return Plan(lines, workers, comparison, (*notes, *_assumptions(lines, comparison)))
+    return Plan(lines, workers, comparison, (*notes, *_assumptions(lines, workers, comparison)))
 
 
-def _assumptions(lines: Sequence[Line], comparison: Comparison | None) -> list[str]:
-    notes = []
-    if any(_suite(line.recipe) == "atari" for line in lines):
+def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison | None) -> list[str]:
+    notes, atari = [], _suite(lines[0].recipe) == "atari"
+    if workers > 1:
+        notes.append("Runs were timed alone. Side by side they share caches and memory, and take somewhat longer.")
+    if atari:
         notes.append("A game is taken to be as long as those of random actions. Better players often play longer.")
     if comparison is not None:
         notes.append(
             f"The paper's difference between MLR and its Baseline at {comparison.at}, and its spread over seeds, are taken for the "
-            f"truth. They are estimates, from {3 if _suite(lines[0].recipe) == 'atari' else 10} seeds. The task that looks "
-            "cheapest is also the luckiest of the estimates: allow for some seeds more."
+            f"truth. They are estimates from {3 if atari else 10} seeds of the paper's own runs. With the lite profile, another "
+            "budget or other settings they are a guess. After a few seeds, `maskrl report` has your own."
         )
-        notes += _caveats(lines)
     return notes
 
 
-def _stepped(groups: Sequence[Group], seconds: float, for_updates: float, tell: Tell) -> list[Stepped]:
+def _stepped(groups: Sequence[Group], seconds: float, tell: Tell) -> list[Stepped]:
     """Time every environment once; one entry for each group."""
     envs = {group.recipe.env: group.recipe for group in groups}
-    each, found = min(4.0, seconds / len(envs)), {}
-    for place, (env, recipe) in enumerate(envs.items()):
-        left = each * (len(envs) - place) + for_updates
-        tell(f"timing the environment {recipe.name} ({place + 1} of {len(envs)}), about {left:.0f} s to go")
-        found[env] = measure_env(recipe, each)
+    found = {}
+    for place, (env, recipe) in enumerate(envs.items(), 1):
+        tell(f"timing the environment {recipe.name} ({place} of {len(envs)})")
+        found[env] = measure_env(recipe, min(4.0, seconds / len(envs)))
     return [found[group.recipe.env] for group in groups]
 
 
@@ -372,22 +278,21 @@ def _costs(groups: Sequence[Group], stepped: Sequence[Stepped]) -> list[RunCost]
     return costs
 
 
-def _speeds_here(
+def _speeds(
     groups: Sequence[Group], costs: Sequence[RunCost], stepped: Sequence[Stepped], seconds: float, tell: Tell
 ) -> tuple[list[Speed], list[str]]:
-    """One group of every kind of update is timed. The others of its kind take as long for each FLOP."""
+    """Time one group of every kind of update. The others of its kind take as long for each FLOP."""
     kinds, timed = _kinds(groups, costs), dict[int, Updated]()
-    different = dict.fromkeys(kinds)
-    each, names = min(15.0, seconds / len(different)), {k: f"{groups[k].recipe.name} {groups[k].label}" for k in kinds}
-    for place, kind in enumerate(different):
-        left, number = each * (len(different) - place), f"{place + 1} of {len(different)}"
-        tell(f"timing updates of {names[kind]} ({number}), about {left:.0f} s to go")
+    names = {kind: f"{groups[kind].recipe.name} {groups[kind].label}" for kind in kinds}
+    for place, (kind, name) in enumerate(names.items(), 1):
+        tell(f"timing updates of {name} ({place} of {len(names)})")
+        each = min(15.0, seconds / len(names))
         timed[kind] = measure_updates(groups[kind].recipe, costs[kind].update, stepped[kind], each)
     speeds = []
     for kind, cost, step in zip(kinds, costs, stepped, strict=True):
-        seen, share = timed[kind], timed[kind].share
+        seen = timed[kind]
         update = seen.update * cost.update.flops / costs[kind].update.flops
-        how = "measured" if share == 1 else "extrapolated" if share else "assumed"
+        how = "measured" if seen.share == 1 else "extrapolated" if seen.share else "assumed"
         speeds.append(Speed(update, seen.act, seen.act_together, step.step, step.episode, how))
     return speeds, _timing_notes({names[kind]: seen for kind, seen in timed.items()})
 
@@ -405,12 +310,6 @@ def _timing_notes(timed: Mapping[str, Updated]) -> list[str]:
         notes.append(
             f"There is no room in the memory here to try {' and '.join(none)}: the time is by FLOP, at {ASSUMED:.0%} of a matrix "
             "product's speed."
-        )
-    core = min(seen.core for seen in timed.values())
-    if core < 0.85:
-        notes.append(
-            f"This machine is busy: while it was timed, this process got {core:.0%} of the cores it asked for. The hours are "
-            "for a machine that has nothing else to do."
         )
     return notes
 

@@ -14,8 +14,8 @@ import shlex
 import signal
 import socket
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from pathlib import Path
@@ -165,34 +165,25 @@ def _outcome(out: Path, directory: str) -> int | None:
     return None
 
 
-def seconds_left(looks: Iterable[Look], slots: int) -> float | None:
+def seconds_left(looks: Sequence[Look], slots: int) -> float | None:
     """How long the rest will take with this many runs at a time; None if nothing has run long enough to tell.
 
-    A run is taken to go on as fast as it has, or as others of its task and method, or as all.
+    A run is taken to go on as fast as it has. One that has not begun is taken to be as fast as all that have.
     """
-    looks, kinds = list(looks), defaultdict[str, list[Look]](list)
-    for one in looks:
-        kinds[one.directory.rpartition("/")[0]].append(one)
-    if (overall := _pace(looks)) is None:
-        return None
-    rest = []
-    for some in kinds.values():
-        usual = _pace(some) or overall
-        unfinished = [one for one in some if one.state not in ("done", "failed")]
-        rest += [(one.budget - one.frames) * (_pace([one]) or usual) for one in unfinished]
-    return max([sum(rest) / max(1, slots), *rest], default=0.0)
-
-
-def _pace(looks: Sequence[Look]) -> float | None:
-    """Seconds that a frame takes."""
     begun = [one for one in looks if one.frames]
-    return sum(one.seconds for one in begun) / sum(one.frames for one in begun) if begun else None
+    if not begun:
+        return None
+    usual = sum(one.seconds for one in begun) / sum(one.frames for one in begun)
+    unfinished = [one for one in looks if one.state not in ("done", "failed")]
+    rest = [(one.budget - one.frames) * (one.seconds / one.frames if one.frames else usual) for one in unfinished]
+    return max([sum(rest) / max(1, slots), *rest], default=0.0)
 
 
 # ── All of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 Tell = Callable[[str], None]
+Watch = Callable[[], None]  # called a few times a second
 
 
 class Backend(NamedTuple):
@@ -205,14 +196,7 @@ class Backend(NamedTuple):
 
 
 def drive(
-    jobs: Sequence[Job],
-    out: Path,
-    backend: Backend,
-    *,
-    retries: int,
-    stop: Sequence[int],
-    tell: Tell,
-    draw: Callable[[], None],
+    jobs: Sequence[Job], out: Path, backend: Backend, *, retries: int, stop: Sequence[int], tell: Tell, watch: Watch
 ) -> dict[str, str]:
     """Make all runs that are not done, and return those that cannot be made, with the reason.
 
@@ -224,11 +208,12 @@ def drive(
     while active or (waiting and not stop):
         if stop:
             backend.cancel(stop)
-        else:
-            rested = [job for job in waiting if time.monotonic() >= resting.get(job.directory, 0.0)]
-            for job in _begin(rested, out, backend, active):
+        for job in [] if stop else list(waiting):
+            if time.monotonic() >= resting.get(job.directory, 0.0) and backend.fits(job, active.values()):
                 waiting.remove(job)
-        draw()
+                if RunFiles(out / job.directory).status != "done":  # another sweep may have done it meanwhile
+                    active[backend.submit(job)] = job
+        watch()
         if not active:
             time.sleep(0.3)  # all that is left is being made elsewhere
         for future in wait(active, timeout=0.3, return_when=FIRST_COMPLETED).done:
@@ -245,17 +230,6 @@ def drive(
                 tell(f"{job.directory}: {failure}; trying again ({failures[job.directory]} of {retries})")
             waiting.append(job)
     return given_up
-
-
-def _begin(ready: Iterable[Job], out: Path, backend: Backend, active: "dict[Future[int | None], Job]") -> list[Job]:
-    """Submit the jobs that fit; returns them, with those that another sweep has done."""
-    taken = []
-    for job in ready:
-        if backend.fits(job, active.values()):
-            taken.append(job)
-            if RunFiles(out / job.directory).status != "done":
-                active[backend.submit(job)] = job
-    return taken
 
 
 def _result(future: "Future[int | None]") -> tuple[int | None, str]:
