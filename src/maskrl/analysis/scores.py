@@ -62,14 +62,13 @@ class Scores:
         runs, problems = list[RunScores](), list[str]()
         for run in self.runs:
             wanted = run.budget if time is None else time
-            score = dict(run.curve).get(wanted) if wanted is not None else None
-            if wanted is None or score is None:
+            points = tuple(point for point in run.curve if point[0] == wanted)
+            if points:
+                runs.append(replace(run, curve=points, protocol={**run.protocol, f"budget.{run.unit}": wanted}))
+            else:
                 problems.append(
                     f"{run.name} ({run.source}) has no score at {wanted} {run.unit}: its last is at {run.curve[-1][0]}. Left out."
                 )
-                continue
-            protocol = dict(run.protocol) | {f"budget.{run.unit}": wanted}
-            runs.append(replace(run, curve=((wanted, score),), protocol=protocol))
         kept, repeated = _without_repeats(runs)  # a run of 500 000 frames may begin with another of 100 000
         return Scores(tuple(kept), (*self.problems, *problems, *repeated))
 
@@ -135,12 +134,11 @@ class Scores:
             agreeing = (
                 group for group in groups if all(group[0].get(place, value) == value for place, value in told.items())
             )
-            group = next(agreeing, None)
-            if group is None:
-                group = ({}, [])
-                groups.append(group)
-            group[0].update(told)
-            group[1].append(run)
+            shared, members = next(agreeing, ({}, []))
+            if not members:
+                groups.append((shared, members))
+            shared.update(told)
+            members.append(run)
         return [replace(self, runs=tuple(members)) for _, members in groups]
 
     def require_one_protocol(self) -> None:
@@ -154,8 +152,7 @@ class Scores:
 
 def _told(run: RunScores) -> dict[tuple[str, str], str]:
     """(where it must agree, path) → value. The suite is one of the places, so that suites are groups of their own."""
-    profile = run.protocol.get("profile")
-    own = {} if profile is None else own_protocol(run.task, profile)
+    own = own_protocol(run.task, run.protocol["profile"]) if "profile" in run.protocol else {}
     told = {("", "suite"): run.suite, ("", "unit"): run.unit}
     for path, value in run.protocol.items():
         if path.startswith("env."):

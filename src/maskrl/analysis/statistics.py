@@ -228,12 +228,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     A corrected p below 0.05 for any of them happens by chance in at most 5 % of such families.
     """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    corrected, largest = [math.nan] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[index]))
-        corrected[index] = largest
-    return corrected
+    p, count = np.asarray(p_values, dtype=np.float64), len(p_values)
+    order, corrected = np.argsort(p, kind="stable"), np.empty(count)
+    corrected[order] = np.maximum.accumulate(np.minimum(1, (count - np.arange(count)) * p[order]))
+    return [float(value) for value in corrected]
 
 
 def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:

@@ -107,9 +107,8 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
     strange = _not_the_papers(scores)
     if strange and not mixed:
         return None, f"{refused} runs do not have the paper's protocol: {'; '.join(strange)}."
-    told = "" if all("profile" in one.protocol for one in scores.runs) else (
-        f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's."
-    )  # fmt: skip
+    unknown = any("profile" not in one.protocol for one in scores.runs)
+    told = f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's." if unknown else ""
     ours, theirs = Summary.of(scores.values(run.method, run.task)), _usable(cell)
     label = f"{cell.source} ({cell.seeds} seeds)"
     if exact := theirs is None:  # a mean without a usable spread is taken as exact, and the label says so
