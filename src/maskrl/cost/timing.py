@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -123,15 +124,15 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
         small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()
         least = update_cost(small, stepped.spaces)
         if free is not None and least.memory > 0.8 * free:
-            rate = ASSUMED * _product_rate()
+            matrix = torch.ones(1024, 1024)  # fits into the caches
+            rate = ASSUMED * 2 * 1024**3 / fastest(lambda: matrix @ matrix)
             return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0)
         first = _try(small, stepped, seconds / 4)
         share = min(1.0, max(1 / 16, seconds / 8 / first.update / 64))
         larger = replace(recipe, agent=recipe.agent.scaled(share))
-        more = update_cost(larger, stepped.spaces)
         second = _try(larger, stepped, seconds / 2)
-    update = extended([(least.flops, first.update), (more.flops, second.update)], cost.flops)
-    return second._replace(update=update, share=share)
+    points = [(least.flops, first.update), (update_cost(larger, stepped.spaces).flops, second.update)]
+    return second._replace(update=extended(points, cost.flops), share=share)
 
 
 def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
@@ -143,39 +144,13 @@ def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
 
 
 def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
-    """For about so long, and at least twice after a first time, in which buffers are made."""
-    agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device_of(recipe))
-    turn, times = recipe.agent.turn(recipe.objective), list[float]()
-    ends = time.perf_counter() + seconds
-    while len(times) < 3 or (time.perf_counter() < ends and len(times) < 200):
-        start = Start()
-        for _ in range(turn):
-            agent.update(stepped.replay)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(start.seconds / turn)
-    together = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
-    act, act_together = (_act_seconds(agent, stepped.spaces, count) / count for count in (1, together))
-    return Updated(min(times[1:]), act, act_together, 1.0)
-
-
-def _act_seconds(agent: Agent, spaces: Spaces, count: int) -> float:
-    obs, times = np.zeros((count, *spaces.obs), np.uint8), list[float]()
-    for _ in range(6):
-        start = Start()
-        agent.policy().act(obs)
-        times.append(start.seconds)
-    return min(times[1:])
-
-
-def _product_rate() -> float:
-    """FLOP per second of a matrix product that fits into the caches."""
-    matrix, times = torch.ones(1024, 1024), list[float]()
-    for _ in range(6):
-        start = Start()
-        matrix @ matrix
-        times.append(start.seconds)
-    return 2 * 1024**3 / min(times[1:])
+    """Updates for about this long, and actions for one observation and for those that are evaluated together."""
+    device, turn = device_of(recipe), recipe.agent.turn(recipe.objective)
+    agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device)
+    update = fastest(lambda: seconds_each(lambda: agent.update(stepped.replay), turn, device), seconds, least=2) / turn
+    obs = np.zeros((min(recipe.evaluation.side_by_side, recipe.evaluation.episodes), *stepped.spaces.obs), np.uint8)
+    act, together = (fastest(partial(agent.policy().act, some)) / len(some) for some in (obs[:1], obs))
+    return Updated(update, act, together, 1.0)
 
 
 @contextmanager
