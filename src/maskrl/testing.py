@@ -61,16 +61,14 @@ def tiny_host(*, size: int = 24, action_dim: int = 2) -> Host:
     )
 
 
-def tiny_material(
-    needs: Needs, *, count: int = COUNT, frame: int = 28, size: int = 24, action_dim: int = 2
-) -> Material:
+def tiny_material(needs: Needs, *, frame: int = 28, size: int = 24, action_dim: int = 2) -> Material:
     """Random clips and observations of 3 channels, as far as they are needed."""
     clip = batch = None
     if needs.clip_length:
-        obs = torch.randint(256, (count, needs.clip_length, 3, frame, frame), dtype=torch.uint8)
-        clip = Clip(obs, torch.rand(count, needs.clip_length, action_dim, dtype=torch.float64) * 2 - 1)
+        obs = torch.randint(256, (COUNT, needs.clip_length, 3, frame, frame), dtype=torch.uint8)
+        clip = Clip(obs, torch.rand(COUNT, needs.clip_length, action_dim, dtype=torch.float64) * 2 - 1)
     if needs.policy_batch:
-        obs = torch.randint(256, (count, 3, frame, frame), dtype=torch.uint8)
+        obs = torch.randint(256, (COUNT, 3, frame, frame), dtype=torch.uint8)
         crop = None if frame == size else size
         batch = PolicyBatch(obs, AugmentConfig(crop=crop, intensity=0.0).build()(obs, torch.float64))
     return Material(clip, batch)
@@ -81,9 +79,7 @@ def check_objective(config: ObjectiveConfig, *, frame: int = 28, size: int = 24)
     needs = config.needs
     host, material = tiny_host(size=size), tiny_material(needs, frame=frame, size=size)
     objective = _built_without_a_trace(config, host)
-    _require(
-        objective.needs.clip_length == needs.clip_length, "The config and the objective need clips of other lengths."
-    )
+    _require(objective.needs.clip_length == needs.clip_length, "The config and the objective need other clips.")
     _check_randomness(objective, material)
     _check_loss(objective, material)
     _check_gradients(objective, material)
@@ -285,8 +281,7 @@ def check_agent(
         ends.append(torch.cat([parameter.detach().flatten() for parameter in one.policy().parameters()]))
     _require(torch.equal(*ends), "After state_dict() and load_state_dict() the next update is another one.")
     _require(config.scaled(0.5).batch_size <= config.batch_size, "scaled(0.5) does not make the batch smaller.")
-    load = config.workload(objective, torch.device("cpu"))
-    _require(load.at_once > 0 and load.drawn > 0, f"workload() gives {load}: it must name observations.")
+    _require(min(config.workload(objective, torch.device("cpu"))) > 0, "workload() must name observations.")
 
 
 def _random_replay(spaces: Spaces, stack: int, priority_exponent: float | None) -> Replay:

@@ -14,7 +14,7 @@ the end of an episode are zero, and the decoder is not copied into the target ne
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,28 +45,6 @@ from maskrl.replay.buffer import Draw, Replay, Transitions
 # ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Returns(Protocol):
-    """How the return of an action is represented by `width` outputs."""
-
-    width: int
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        """(…, width) → the expected return (…)."""
-        ...
-
-    def target(self, rewards: Tensor, discounts: Tensor, next_outputs: Tensor) -> Tensor:
-        """(B,), (B,), (B, width) → what the outputs of reward + discount · return should be."""
-        ...
-
-    def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """(B,)."""
-        ...
-
-    def surprise(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """(B,): how far the outputs are from the target, the priority of a transition before its exponent."""
-        ...
-
-
 class Categorical(nn.Module):
     """A distribution over fixed atoms (C51; Bellemare et al., 2017)."""
 
@@ -78,10 +56,14 @@ class Categorical(nn.Module):
         self.register_buffer("atoms", torch.linspace(low, high, width), persistent=False)
 
     def mean(self, outputs: Tensor) -> Tensor:
+        """(…, width) → the expected return (…)."""
         return outputs.softmax(dim=-1) @ self.atoms
 
     def target(self, rewards: Tensor, discounts: Tensor, next_outputs: Tensor) -> Tensor:
-        """The atoms move to reward + discount · atom; what lies between two atoms is shared out by nearness."""
+        """(B,), (B,), (B, width) → what the outputs of reward + discount · return should be, (B, width).
+
+        The atoms move to reward + discount · atom; what lies between two atoms is shared out by nearness.
+        """
         moved = (rewards[:, None] + discounts[:, None] * self.atoms).clamp(self.low, self.high)  # (B, from)
         gap = (self.high - self.low) / (self.width - 1)
         share = (1 - (moved[:, None, :] - self.atoms[:, None]).abs() / gap).clamp(min=0)  # (B, to, from)
@@ -91,13 +73,13 @@ class Categorical(nn.Module):
         return -(target * outputs.log_softmax(dim=-1)).sum(dim=-1)
 
     def surprise(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """KL(target ‖ outputs), with the released code's floor under the target's probabilities."""
+        """The priority of a transition before its exponent, (B,): KL(target ‖ outputs), with the released code's floor."""
         floored = target.clamp(min=1e-6)
         return (floored * (floored.log() - outputs.log_softmax(dim=-1))).sum(dim=-1)
 
 
 class Scalar(nn.Module):
-    """The expected return alone (DQN)."""
+    """The expected return alone (DQN); the same methods as `Categorical`."""
 
     width = 1
 

@@ -253,14 +253,7 @@ class ControlEncoderConfig(Config):
     linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal"  # MLR's recipes set truncated_normal
 
     def build(self, obs_shape: tuple[int, int, int]) -> ControlEncoder:
-        return ControlEncoder(
-            obs_shape,
-            filters=self.filters,
-            latent_dim=self.latent_dim,
-            strides=self.strides,
-            convolution_init=self.convolution_init,
-            linear_init=self.linear_init,
-        )
+        return ControlEncoder(obs_shape, **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)

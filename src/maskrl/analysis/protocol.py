@@ -64,7 +64,7 @@ def method_of(recipe: Recipe) -> str:
 
     So runs that compute something else are never averaged as if they were seeds of one method.
     """
-    named = _named(recipe.name, recipe.profile, recipe.method)
+    named = _named(recipe.name, recipe.profile, recipe.preset, recipe.objective.kind if recipe.objective else "none")
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
     told = {path: values.partition(" -> ")[2] for path, _, values in kept}
@@ -75,8 +75,8 @@ def method_of(recipe: Recipe) -> str:
 
 
 @cache
-def _named(name: str, profile: Profile, method: str | None = None) -> Recipe | None:
+def _named(name: str, profile: Profile, agent: str | None = None, objective: str | None = None) -> Recipe | None:
     try:
-        return recipes.find(name, profile, method)
+        return recipes.find(name, profile, agent=agent, objective=objective)
     except ValueError:  # a recipe of the user's own
         return None

@@ -46,7 +46,7 @@ class Atari(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_at_least(1, "action_repeat", "size", "frame_stack", "noops", "max_frames")
+        self.require_at_least(1, "noops", "max_frames")
         object.__setattr__(self, "task", normalise(self.task))
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:

@@ -30,8 +30,14 @@ class EnvConfig(Config):
     size: int  # pixels along each side of a frame
     frame_stack: int
 
+    least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
     memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least(1, "action_repeat", "frame_stack")
+        self.require_at_least(self.least_size, "size")
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:
         raise NotImplementedError

@@ -31,7 +31,7 @@ class DMControl(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_at_least(1, "action_repeat", "size", "frame_stack", "shadow_size")
+        self.require_at_least(1, "shadow_size")
         if "-" not in self.task:
             raise ValueError(f"task={self.task!r} must be a domain and a task, such as 'cartpole-swingup'.")
 

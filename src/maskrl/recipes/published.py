@@ -72,33 +72,21 @@ def citations() -> dict[str, Citation]:
 @cache
 def published_scores() -> tuple[PublishedScore, ...]:
     """Every cell of every table that has scores per task, the two players of Atari included."""
+
+    def score(
+        row: dict[str, str], task: str, at: int, unit: Unit, mean: str, misprint: str | None = None
+    ) -> PublishedScore:
+        told = (float(mean), _number(row["std"]), _count(row["seeds"]))
+        return PublishedScore(row["source"], row["method"], task, at, unit, *told, misprint)
+
     control = [
-        PublishedScore(
-            row["source"],
-            row["method"],
-            f"dmcontrol/{row['task']}",
-            int(row["frames"]),
-            "frames",
-            float(row["mean"]),
-            _number(row["std"]),
-            _count(row["seeds"]),
+        score(
+            row, f"dmcontrol/{row['task']}", int(row["frames"]), "frames", row["mean"],
             _misprint(row["source"], row["method"], row["task"], row["frames"], "std"),
         )
         for row in (*rows_of("dmcontrol"), *rows_of("ablations"))
-    ]
-    atari = [
-        PublishedScore(
-            row["source"],
-            row["method"],
-            f"atari/{row['game']}",
-            100_000,
-            "decisions",
-            float(row["score"]),
-            _number(row["std"]),
-            _count(row["seeds"]),
-        )
-        for row in rows_of("atari100k")
-    ]
+    ]  # fmt: skip
+    atari = [score(row, f"atari/{row['game']}", 100_000, "decisions", row["score"]) for row in rows_of("atari100k")]
     return (*control, *atari)
 
 
