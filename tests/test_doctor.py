@@ -142,9 +142,12 @@ def test_an_extra_without_a_wheel_for_this_python_says_which_python_it_needs(mon
 
 
 def test_a_source_folder_that_is_not_installed_is_a_warning(monkeypatch):
-    assert (doctor._python().state, doctor._python().found) == ("ok", doctor.platform.python_version())
+    row = doctor._packages()
+    assert row.state == "ok"
+    assert f"Python {doctor.platform.python_version()}, maskrl " in row.found
     monkeypatch.setattr(doctor, "requirements", lambda: [])
-    assert (doctor._python().state, doctor._python().fix) == ("warning", "pip install -e .")
+    row = doctor._packages()
+    assert (row.state, row.fix) == ("warning", "pip install -e .")
 
 
 def test_a_broken_package_below_everything_is_one_row_and_its_dependents_are_not_asked(tmp_path):
@@ -486,7 +489,7 @@ def test_the_whole_doctor_with_a_backend_that_does_not_exist(tmp_path):
     pytest.importorskip("dm_control")
     answer = diagnosed(f"doctor.examine(Path({str(tmp_path / 'runs')!r}))", MUJOCO_GL="nonsense", OMP_NUM_THREADS="1")
     checks = answer["checks"]
-    head = ["Python", "packages", "torch", "memory", "run directory", "disk"]
+    head = ["packages", "torch", "memory", "run directory", "disk"]
     assert list(checks) == [*head, "dmcontrol", "OpenGL", "atari"]
     assert checks["torch"]["state"] == "ok"
     assert "threads: 1" in checks["torch"]["found"]

@@ -57,7 +57,6 @@ class Verdict(NamedTuple):
 
 def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
     """Every check, as it is made: one at a time, so that Ctrl-C ends the trial that is under way."""
-    yield _python()
     packages = _packages()
     yield packages
     yield _torch()
@@ -170,14 +169,6 @@ def _install(wanted: list[str]) -> str:
     return f"pip install --force-reinstall --no-deps {shlex.join(line.partition(';')[0].strip() for line in wanted)}"
 
 
-def _python() -> Check:
-    version = platform.python_version()
-    if requirements():
-        return Check("Python", "ok", version, needed_for=ALL)
-    found = f"{version}; maskrl itself is not installed, so the versions that it needs are not known"
-    return Check("Python", "warning", found, "pip install -e .", ALL)
-
-
 # The smallest of our own tasks needs all of them but torch.
 _TOY = """
 from maskrl.envs import ToyControl
@@ -189,12 +180,15 @@ env.step(env.action_space.sample())
 
 def _packages() -> Check:
     wanted = requirements()
-    found = f"maskrl {__version__}, {_versions(wanted)}"
+    found = f"Python {platform.python_version()}, maskrl {__version__}, {_versions(wanted)}"
     try:
         ask(_TOY)
     except BrokenError as error:
         fix = _install([line for line in wanted if not line.startswith("torch")])  # which is large, and has its own row
         return Check("packages", "failed", f"{found}; a toy does not start: {error}", fix, ALL)
+    if not wanted:
+        found = f"{found}maskrl itself is not installed, so the versions that it needs are not known"
+        return Check("packages", "warning", found, "pip install -e .", ALL)
     return Check("packages", "ok", found, needed_for=ALL)
 
 

@@ -108,7 +108,7 @@ def made_up(task: str = "dmcontrol/reacher-easy", method: str = "mlr", seeds: in
         decisions=1000, chosen=900, updates=900, episodes=6,
         takes=Takes(replay=10, disk=30, memory=20), memory=70,
     )  # fmt: skip
-    return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50, "measured"))
+    return Line(method, recipe, seeds, cost, Speed(update, 0.01, 0.002, 0.03, 50))
 
 
 def test_the_seconds_and_operations_of_a_run():

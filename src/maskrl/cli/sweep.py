@@ -111,9 +111,7 @@ def _typed(context: typer.Context) -> str:
 
 def _print_commands(sweep: Sweep) -> None:
     """To be copied, or read by a shell: what is no command is a comment."""
-    done = len(sweep.jobs) - len(sweep.todo)
-    more = f", of which {done} are done already" if done else ""
-    print(f"# sweep {sweep.name}: {count(len(sweep.jobs), 'run')}{more}")
+    print(f"# sweep {sweep.name}: {count(len(sweep.jobs), 'run')}, {len(sweep.todo)} of them not done yet")
     for job in sweep.todo:
         print(shlex.join(["maskrl", *job.command(sweep.folder)]))
     print(f"# then: maskrl report {shlex.quote(str(sweep.folder))}")

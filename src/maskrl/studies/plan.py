@@ -28,14 +28,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds, and how they are known."""
+    """Seconds of the parts of a run."""
 
     update: float  # the mean of a full turn of what is not done every time
     act: float  # one action, for one observation
     act_together: float  # for one of those that are evaluated side by side
     step: float  # of the environment: a decision, resets included
     episode: float  # decisions of an episode in evaluation
-    how: str
 
 
 @dataclass(frozen=True)
@@ -290,10 +289,8 @@ def _speeds(
         timed[kind] = measure_updates(groups[kind].recipe, costs[kind].update, stepped[kind], each)
     speeds = []
     for kind, cost, step in zip(kinds, costs, stepped, strict=True):
-        seen = timed[kind]
-        update = seen.update * cost.update.flops / costs[kind].update.flops
-        how = "measured" if seen.share == 1 else "extrapolated" if seen.share else "assumed"
-        speeds.append(Speed(update, seen.act, seen.act_together, step.step, step.episode, how))
+        seen, share = timed[kind], cost.update.flops / costs[kind].update.flops
+        speeds.append(Speed(seen.update * share, seen.act, seen.act_together, step.step, step.episode))
     return speeds, _timing_notes({names[kind]: seen for kind, seen in timed.items()})
 
 

@@ -60,10 +60,7 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Entry]]:
 
 
 def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, extend: bool = False) -> list[Entry]:
-    """Make `out` the folder of this sweep, or check that it is. Of two processes that do so at the same time, one is first.
-
-    `extend`: a sweep that is there may also be a part of this one.
-    """
+    """Make `out` the folder of this sweep, or check that it is. `extend`: it may also hold a part of this sweep."""
     commands = [shlex.join(["maskrl", *job.command(Path("DIR"))]) for job in jobs]
     entries = [Entry(job.directory, job.recipe.frames, words) for job, words in zip(jobs, commands, strict=True)]
     text = json.dumps({"asked": dict(asked), "runs": [entry._asdict() for entry in entries]}, indent=2)
@@ -71,18 +68,14 @@ def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, 
     try:
         out.mkdir(parents=True, exist_ok=True)
         # In this order: who has seen a run of a sweep also sees that there is one.
-        if any(not path.name.startswith("sweep.json") for path in out.iterdir()) and not file.exists():
+        others = any(not path.name.startswith("sweep.json") for path in out.iterdir())
+        if file.exists():
+            _require_same(out, asked, [entry.directory for entry in entries], extend=extend)
+        elif others:
             raise SweepError(f"{out} is not empty and holds no sweep. Choose another --out.")
-        aside.write_text(text)
-        try:
-            os.link(aside, file)  # unlike a rename, this leaves what is there
-        except OSError:  # there is one already, or it is a file system without links
-            if file.exists():
-                _require_same(out, asked, [entry.directory for entry in entries], extend=extend)
-            if extend or not file.exists():
-                aside.replace(file)
-        finally:
-            aside.unlink(missing_ok=True)
+        if extend or not file.exists():
+            aside.write_text(text)
+            aside.replace(file)  # never half written
     except OSError as error:
         raise SweepError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from error
     return entries
