@@ -18,7 +18,7 @@ import maskrl
 from maskrl import cli, recipes
 from maskrl.cost.forecast import forecast
 from maskrl.recipes.schema import ReplayConfig
-from maskrl.runs import loop as training
+from maskrl.runs.build import build_replay
 
 SMALL = [
     "budget.frames=80",
@@ -330,7 +330,7 @@ def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
         (["train", "pong"], "did you mean atari/pong?"),
         (["train", "atari/Pong-ram-v5"], "not pixels: use 'pong'"),
         (["train", "atari/pong", "budget.frames=400000"], "a budget has one unit. Set the other to none."),
-        (["train", "toy/reach", "--method", "der"], "choose mlr or baseline for toy/reach"),
+        (["train", "toy/reach", "--method", "der"], "not for toy/reach. Choose one of mlr, baseline."),
         (["train", "atari/pong", "--method", "otrr"], "did you mean otr?"),
         (["train", "toy/reach", "env.kind=toy_arcade", "env.task=catch"], "Use agent kind rainbow"),
         (["train", "toy/catch", "env.kind=toy_control", "env.task=reach"], "Use agent kind sac"),
@@ -378,7 +378,7 @@ def test_the_forecast_counts_what_training_allocates(name: str, tmp_path: Path):
     needs = forecast(recipe, tmp_path)
     env = recipe.env.make(seed=1, training=True)
     run = maskrl.runs.directory.Run.create(tmp_path / "run", recipe)
-    assert needs.replay == training.build_replay(recipe, env, run).nbytes
+    assert needs.replay == build_replay(recipe, env, run).nbytes
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
