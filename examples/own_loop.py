@@ -12,7 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskrl import AugmentConfig, AuxiliaryStep, Clip, ControlEncoder, CubeMasker, Host, MaskConfig, MLRConfig
+from maskrl import (
+    AugmentConfig,
+    AuxiliaryConfig,
+    AuxiliaryStep,
+    Clip,
+    ControlEncoder,
+    CubeMasker,
+    Host,
+    MaskConfig,
+    MLRConfig,
+)
 from maskrl.nn.augment import CenterCrop
 from maskrl.nn.clip import over_time
 
@@ -63,7 +73,7 @@ def main() -> None:
     encoder = ControlEncoder((3 * STACK, CROP, CROP), filters=16, strides=(2, 2, 1, 1))
     config = MLRConfig(mask=MaskConfig(cube=(8, 8, 8)), augment=AugmentConfig(crop=CROP))
     mlr = config.build(Host(encoder, latent_dim=encoder.latent_dim, action_dim=2))
-    step = AuxiliaryStep(mlr, learning_rate=1e-3, warmup_updates=100)
+    step = AuxiliaryStep(mlr, AuxiliaryConfig(learning_rate=1e-3, warmup_updates=100))
 
     held_out = moving_shapes(64)
     before = [masked_cosine(encoder, held_out, centred=centred) for centred in (False, True)]
