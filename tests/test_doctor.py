@@ -82,6 +82,7 @@ def test_the_end_of_a_trial_is_told_in_a_line(script, words):
         ask(script)
 
 
+@pytest.mark.slow
 def test_a_trial_that_hangs_is_ended_with_all_that_it_started(tmp_path):
     note = tmp_path / "pid"
     script = f"""
@@ -357,6 +358,7 @@ def test_a_disk_is_judged_by_its_free_room(tmp_path, monkeypatch, free, state):
 # ── simulators ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_mujoco_that_dm_control_cannot_use_breaks_dmcontrol_and_nothing_else(tmp_path):
     pytest.importorskip("dm_control")
     package(tmp_path, "mujoco", "__version__ = '4.0.0'")

@@ -88,6 +88,7 @@ def test_every_file_that_the_documents_link_to_exists():
             assert (document.parent / link).exists(), f"{document.name} links to {link}"
 
 
+@pytest.mark.slow
 def test_the_own_loop_example_raises_the_cosine_of_masked_and_unmasked_latents():
     command = [sys.executable, ROOT / "examples" / "own_loop.py", "--updates", "60"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

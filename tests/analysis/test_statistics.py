@@ -304,6 +304,7 @@ def test_one_run_has_no_interval(interval: Callable[..., statistics.Estimate]) -
     assert np.isnan(high).all()
 
 
+@pytest.mark.slow
 def test_a_hundred_runs_of_26_games_are_resampled_50_000_times_in_seconds() -> None:
     began = time.process_time()
     bootstrap(interquartile_mean, scores_like(100, 26))

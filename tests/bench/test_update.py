@@ -144,6 +144,7 @@ def test_the_phases_of_an_update_are_told_apart_and_nothing_stays_wrapped(recipe
     [tiny_recipe(threads=1), pytest.param(tiny_rainbow(threads=1), marks=pytest.mark.slow)],
     ids=["SAC", "Rainbow"],
 )
+@pytest.mark.slow
 def test_one_round_of_an_update_adds_up(recipe: Recipe):
     told: list[str] = []
     result = bench_update(recipe, rounds=1, tell=told.append)

@@ -78,7 +78,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def read_all(path: Path) -> None:
     """Everything that reads a run's small files."""
     run = Run.open(path)
-    assert run.status in ("new", "running", "done", "failed")
+    assert run.status in ("new", "running", "stopped", "done", "failed")
     assert isinstance(run.versions(), dict)
     events = list(run.events())
     assert all(isinstance(event["frames"], int | float) for event in events)

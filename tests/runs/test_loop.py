@@ -21,10 +21,14 @@ from tiny_runs import events, same_end, same_weights, tiny_breakout, tiny_rainbo
 
 RECIPES = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}
 each_agent = pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES.keys())
+# One of them in the fast tests, both in the whole suite.
+one_agent_is_fast = pytest.mark.parametrize(
+    "make", [pytest.param(tiny_recipe, marks=pytest.mark.slow), tiny_rainbow], ids=RECIPES.keys()
+)
 
 
-@each_agent
-@pytest.mark.parametrize("mlr", [False, True])
+@one_agent_is_fast
+@pytest.mark.parametrize("mlr", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_does_not(tmp_path: Path, make, mlr: bool):
     recipe = make(mlr=mlr)
     (first, agent), (second, twin) = trained(tmp_path / "a", recipe), trained(tmp_path / "b", recipe)
@@ -36,6 +40,7 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit_and_another_does_not(tmp_p
     assert not same_weights(agent, other)
 
 
+@pytest.mark.slow
 @each_agent
 def test_an_environment_that_steps_meanwhile_leads_to_the_same_run_bit_for_bit(tmp_path: Path, make):
     (one, _), (other, _) = trained(tmp_path / "a", make()), trained(tmp_path / "b", make(overlap=True))
@@ -43,6 +48,7 @@ def test_an_environment_that_steps_meanwhile_leads_to_the_same_run_bit_for_bit(t
     assert same_end(one, other)
 
 
+@pytest.mark.slow
 def test_one_whose_process_is_killed_is_brought_back_to_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     step_async, calls = SubprocessEnv.step_async, []
 
@@ -61,6 +67,7 @@ def test_one_whose_process_is_killed_is_brought_back_to_where_it_was(tmp_path: P
     assert same_end(undisturbed, killed)
 
 
+@pytest.mark.slow
 @each_agent
 def test_bfloat16_computes_almost_the_same_with_weights_of_float32(tmp_path: Path, make):
     (plain, _), (half, agent) = trained(tmp_path / "a", make()), trained(tmp_path / "b", make(precision="bfloat16"))
@@ -117,7 +124,7 @@ def test_a_budget_in_decisions_is_spent_in_decisions(tmp_path: Path):
     assert agent.updates == 2 * (250 - 200)
 
 
-@each_agent
+@one_agent_is_fast
 def test_evaluation_does_not_disturb_training(tmp_path: Path, make):
     often = make(evaluation=Evaluation(every=10, episodes=3, side_by_side=2))
     rarely = make(evaluation=Evaluation(every=150, episodes=1))
@@ -127,7 +134,7 @@ def test_evaluation_does_not_disturb_training(tmp_path: Path, make):
     assert learned[0] == learned[1]
 
 
-@each_agent
+@one_agent_is_fast
 def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path, make):
     recipe = make()
     whole, agent = trained(tmp_path / "whole", recipe)
@@ -143,6 +150,7 @@ def test_an_interrupted_run_continues_to_the_same_end(tmp_path: Path, make):
     assert same_end(parts, whole)
 
 
+@pytest.mark.slow
 @each_agent
 def test_what_was_logged_after_the_checkpoint_is_done_and_logged_again_once(tmp_path: Path, make):
     recipe = make()
@@ -161,6 +169,7 @@ def test_priorities_are_part_of_what_is_continued(tmp_path: Path):
     assert len(leaves[leaves > 0].unique()) > 20  # not the 1 of a transition that was never drawn, alone
 
 
+@pytest.mark.slow
 def test_a_game_is_continued_in_the_middle_of_a_later_life(tmp_path: Path):
     """What a life sees depends on all that was done in the lives before it, so all of them are lived through again."""
     recipe = tiny_breakout()
@@ -184,6 +193,7 @@ def test_a_game_is_continued_in_the_middle_of_a_later_life(tmp_path: Path):
     assert frames[0] == frames[1]
 
 
+@pytest.mark.slow
 def test_a_game_is_continued_after_a_crash_while_it_is_learnt(tmp_path: Path):
     recipe = tiny_breakout()
     whole, _ = trained(tmp_path / "whole", recipe)

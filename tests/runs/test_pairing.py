@@ -29,7 +29,11 @@ def ended(tmp_path: Path, pair: tuple[Recipe, Recipe]) -> list[tuple[list[dict[s
     return found
 
 
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(pair, marks=[] if "SAC, MLR" in name else pytest.mark.slow) for name, pair in PAIRS.items()],
+    ids=PAIRS,
+)
 def test_two_methods_share_every_stream_but_the_objectives(pair: tuple[Recipe, Recipe], tmp_path: Path):
     (mine, one), (theirs, other) = ended(tmp_path, pair)
     for stream in ("explore", "augment"):

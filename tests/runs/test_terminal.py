@@ -258,6 +258,7 @@ def test_the_picture_is_redrawn_at_most_four_times_a_second_and_at_every_ended_e
     assert drawn() - before == 3
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_does_not_stop_the_run(tmp_path: Path):
     """No hang-up is sent here, so the run goes on to its end."""
     screen, theirs = pty.openpty()

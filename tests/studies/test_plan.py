@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -40,6 +40,7 @@ def papers(task: str, at: int = 100_000) -> tuple[Summary, Summary]:
 
 @given(t=st.floats(-3, 6), freedom=st.floats(1, 1e5), centre=st.floats(-3, 8))
 def test_noncentral_t_is_scipys(t: float, freedom: float, centre: float):
+    assume(t == 0 or abs(t) > 1e-9)  # scipy warns that its series does not converge closer to 0
     assert t_beyond(t, freedom, centre) == pytest.approx(stats.nct.sf(t, freedom, centre), abs=1e-8)
 
 
@@ -300,6 +301,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_plan_and_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--workers", "2") == 0
     out, err = capsys.readouterr()

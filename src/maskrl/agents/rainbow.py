@@ -392,7 +392,8 @@ class RainbowConfig(AgentConfig):
     def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
         if objective is None:
             return Workload(self.batch_size, 2 * self.batch_size)
-        clips, length = self.clips or self.batch_size, max(1, objective.needs.clip_length)
+        clips = min(self.clips or self.batch_size, self.batch_size)
+        length = max(1, objective.needs.clip_length)
         at_once = clips * length if self.micro_batch is None else max(self.micro_batch, length)
         return Workload(max(self.batch_size, at_once), 2 * self.batch_size + clips * length)
 

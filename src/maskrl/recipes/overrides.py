@@ -188,7 +188,8 @@ def _explain(detail: Any, tree: Any) -> _Problem:
     if detail["type"] == "value_error":
         return _Problem(path, f"{name}: {detail['ctx']['error']}" if path else str(detail["ctx"]["error"]))
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        kinds = [option.kind for option in get_args(place.type)]
+        groups: list[Any] = [option for option in _options(place.type) if is_dataclass(option)]
+        kinds = [group.kind for group in groups]
         path, name, seen = (*path, "kind"), f"{name}.kind", seen.get("kind")
         expected, ending = _choices(kinds), _did_you_mean(str(seen), kinds)
     else:
