@@ -170,6 +170,7 @@ def newest(policy: maskrl.Policy, obs: np.ndarray) -> np.ndarray:
     return obs[-policy.frame_shape[0] :]
 
 
+@pytest.mark.slow
 def test_a_loaded_policy_acts_as_the_agent_does_in_evaluations(pair: tuple[Run, Agent]):
     run, agent = pair
     policy, seen = maskrl.load(run.path), stacks(run.recipe, 9)

@@ -62,6 +62,7 @@ def test_help_names_every_option(capsys):
     assert all(word in shown for word in ("RUN", "--out", "--transitions", "--updates", "Decisions"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlr", "baseline"])
 def test_a_probe_is_printed_in_words_and_as_json(finished, name, capsys):
     run = finished[name]

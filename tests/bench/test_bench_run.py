@@ -64,6 +64,7 @@ def test_a_run_is_cut_to_the_decisions_that_are_timed():
     assert (short.objective, short.checkpoint_every) == (recipe.objective, recipe.checkpoint_every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [tiny_recipe(threads=1), tiny_rainbow(threads=1)], ids=lambda recipe: recipe.name)
 def test_the_parts_of_a_run_are_all_of_it_and_nothing_stays(recipe: Recipe, tmp_path: Path):
     Adam([torch.zeros(1)])  # torch itself replaces `step` when the first one is made

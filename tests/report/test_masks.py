@@ -215,6 +215,7 @@ def test_a_clip_that_no_episode_can_hold_is_refused():
         film_random(recipe)
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_agent_or_its_replay_and_is_left_as_it_was(tmp_path: Path):
     recipe = tiny_recipe()
     run, _ = trained(tmp_path / "run", recipe)

@@ -341,6 +341,7 @@ each_agent = pytest.mark.parametrize("make", [tiny_recipe, tiny_rainbow], ids=["
 NUMBERS = {"encoder_cosine", "encoder_cosine_centred", "rank", "dead", "dead_channels"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("baseline", marks=pytest.mark.slow), "mlr", "rainbow"])
 def test_a_run_logs_a_probe_at_every_evaluation_and_is_not_changed_by_it(finished, name, tmp_path, monkeypatch):
     run = finished[name]

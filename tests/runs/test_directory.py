@@ -152,6 +152,7 @@ def test_a_checkout_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.M
     assert directory.source() is None  # no git
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("begun", "told"), [("another", True), ("the same", False), (None, False)])
 def test_a_run_that_other_code_began_is_told_of(tmp_path: Path, begun: str | None, told: bool):
     with pytest.raises(Stopped):

@@ -113,6 +113,7 @@ def test_the_times_are_of_all_parts_and_only_grow(listened: tuple[Run, Listed]):
     assert evaluation == pytest.approx(sum(event["parts"]["evaluation"] for event in run.events("timing")), abs=0.01)
 
 
+@pytest.mark.slow
 def test_every_logged_update_is_told_with_several_updates_for_a_decision(tmp_path: Path):
     logger = Listed()
     run, _ = trained(tmp_path, tiny_rainbow(), logger)
@@ -145,6 +146,7 @@ def test_a_log_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypatch:
 # ── Loggers that fail ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["write", "close"])
 def test_a_logger_that_fails_is_reported_once_and_the_run_goes_on(tmp_path: Path, method: str):
     broken, after = Raising(method, after=70 if method == "write" else 0), Listed()

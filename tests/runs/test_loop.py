@@ -109,6 +109,7 @@ def test_evaluations_come_at_exactly_the_frames_asked_for_and_at_the_end(tmp_pat
     assert run.status == "done"
 
 
+@pytest.mark.slow
 def test_two_updates_for_a_decision_are_two_updates_and_the_log_tells_them_apart(tmp_path: Path):
     run, agent = trained(tmp_path, tiny_rainbow())
     assert agent.updates == 2 * (150 - 60)
@@ -124,6 +125,7 @@ def test_a_budget_in_decisions_is_spent_in_decisions(tmp_path: Path):
     assert agent.updates == 2 * (250 - 200)
 
 
+@pytest.mark.slow
 @one_agent_is_fast
 def test_evaluation_does_not_disturb_training(tmp_path: Path, make):
     often = make(evaluation=Evaluation(every=10, episodes=3, side_by_side=2))
@@ -207,6 +209,7 @@ def test_a_game_is_continued_after_a_crash_while_it_is_learnt(tmp_path: Path):
     assert same_end(crashed, whole)
 
 
+@pytest.mark.slow
 def test_an_update_logged_at_the_decision_of_the_checkpoint_is_logged_once(tmp_path: Path):
     recipe = tiny_recipe(
         checkpoint_every=60, budget=Budget(frames=120)
@@ -217,6 +220,7 @@ def test_an_update_logged_at_the_decision_of_the_checkpoint_is_logged_once(tmp_p
     assert events(crashed) == events(whole)
 
 
+@pytest.mark.slow
 def test_what_is_saved_already_is_not_saved_again(tmp_path: Path):
     """Else the one that is kept for bad times would be of the same moment."""
     recipe = tiny_recipe()
@@ -244,6 +248,7 @@ def crash(path: Path, recipe: Recipe, *, at: int) -> None:
             trained(path, recipe, watcher)
 
 
+@pytest.mark.slow
 def test_every_part_of_rainbow_that_learns_is_in_the_log(tmp_path: Path):
     run, _ = trained(tmp_path, tiny_rainbow())
     update = next(run.events("update"))

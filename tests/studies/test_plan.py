@@ -334,6 +334,7 @@ def test_a_plan_of_the_papers_tasks_starts_as_it_was_planned(capsys: pytest.Capt
     assert out.count("--backend ray") == 1
 
 
+@pytest.mark.slow
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]):
     assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
