@@ -75,7 +75,7 @@ def test_every_row_of_the_papers_tables_is_here_under_its_label_and_no_other():
 
 @pytest.mark.parametrize("study", [study for study in STUDIES.values() if study.table], ids=lambda study: study.place)
 def test_tasks_times_and_seeds_are_those_of_the_paper(study):
-    assert citations()[study.table].place == study.place
+    assert citations()[study.table] == study.place
     cells = [score for score in published_scores() if score.table == study.table]
     if cells:  # Tables 4 and 7 have nothing but means and medians
         assert {score.task for score in cells} == {f"dmcontrol/{task}" for task in study.tasks}

@@ -282,7 +282,7 @@ class Rainbow(Agent):
         length, starts = objective.needs.clip_length, draw.first(self.config.clips or len(draw))
         with self.watch("replay"):
             clip = replay.clips(starts, length=length).to(self.device) if length else None
-            first = PolicyBatch(batch.obs[: len(starts)], _first(batch.view, len(starts)))
+            first = PolicyBatch(batch.obs[: len(starts)], batch.view[: len(starts)])
         with self.watch("objective"):
             views = objective.views(Material(clip, first))
             weights = starts.weights.to(self.device)
@@ -441,10 +441,6 @@ class RainbowConfig(AgentConfig):
             generators=generators,
             device=device,
         )
-
-
-def _first(view: View, count: int) -> View:
-    return View(view.obs[:count], view.gain[:count])
 
 
 def _of(outputs: Tensor, actions: Tensor) -> Tensor:

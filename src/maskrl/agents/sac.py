@@ -202,11 +202,11 @@ class SAC(Agent):
         self.optimizers["critic"].zero_grad()
         for piece in self._pieces(len(actions)):
             with torch.no_grad():
-                pixels = _take(next_obs, piece).pixels()
+                pixels = next_obs[piece].pixels()
                 next_actions, log_prob = self.actor(self.encoder.features(pixels))
                 next_q = self.target_critic(self.target_encoder(pixels), next_actions).amin(dim=0)
                 target = rewards[piece] + discounts[piece] * (next_q - temperature * log_prob)
-            q = self.critic(self.encoder(_take(obs, piece).pixels()), actions[piece])  # (2, n)
+            q = self.critic(self.encoder(obs[piece].pixels()), actions[piece])  # (2, n)
             loss = (q - target).square().sum() / len(actions)
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
@@ -223,7 +223,7 @@ class SAC(Agent):
         for piece in self._pieces(n):
             with torch.no_grad():
                 # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
-                features = self.encoder.features(_take(obs, piece).pixels())
+                features = self.encoder.features(obs[piece].pixels())
                 states = self.encoder.embed(features)
             actions, log_prob = self.actor(features)
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
@@ -347,7 +347,3 @@ class SACConfig(AgentConfig):
             generators=generators,
             device=device,
         )
-
-
-def _take(view: View, rows: slice) -> View:
-    return View(view.obs[rows], view.gain[rows])

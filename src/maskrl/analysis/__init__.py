@@ -6,6 +6,4 @@ from maskrl.analysis.verdict import against_paper
 scores = Scores.read("runs")                          # and what was wrong with it: scores.problems
 for verdict in against_paper(scores, "mlr").tasks:    # or versus(scores, "mlr", "baseline")
     print(verdict.sentence)
-final = scores.at().normalised()                      # one score of each run, between 0 and 1
-statistics.estimate_all(final.matrix("mlr", final.tasks))
 """

@@ -88,6 +88,9 @@ class View:
     obs: Tensor  # (…, C, H, W) uint8
     gain: Tensor  # (…,) float
 
+    def __getitem__(self, rows: slice) -> "View":
+        return View(self.obs[rows], self.gain[rows])
+
     def pixels(self) -> Tensor:
         """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, as the encoders want them."""
         images, scale = self.obs.flatten(0, -4), self.gain.flatten() / 255

@@ -49,9 +49,7 @@ class Host:
     encoder: nn.Module  # (N, C, H, W) float in [0, 1] → (N, d)
     latent_dim: int  # d
     action_dim: int  # A: width of a continuous action, or number of discrete ones (one-hot)
-    q_projection: nn.Module | None = (
-        None  # (N, d) → (N, p): first layers of a Q head (SPR's projection, the paper's on Atari)
-    )
+    q_projection: nn.Module | None = None  # (N, d) → (N, p): first layers of a Q head, the paper's projection on Atari
     obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only pixel reconstruction asks for it
     target_encoder: nn.Module | None = None  # as `encoder`, without a gradient
     generator: torch.Generator | None = None  # draws all that `views` draws, on the update's device; None: torch's own
@@ -163,16 +161,9 @@ class Objective(nn.Module, Generic[V]):
 
     def update_momentum(self) -> None:
         """Let every momentum copy follow its source by one step."""
-        for copy in self._copies():
-            copy.update()
-
-    def restart_copies(self, online: nn.Module) -> None:
-        """Make every momentum copy of this module an exact copy again."""
-        for copy in self._copies():
-            copy.restart(online)
-
-    def _copies(self) -> list[Momentum]:
-        return [module for module in self.modules() if isinstance(module, Momentum)]
+        for module in self.modules():
+            if isinstance(module, Momentum):
+                module.update()
 
     @property
     def splits(self) -> bool:

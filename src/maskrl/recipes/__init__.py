@@ -14,19 +14,7 @@ from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
 
-__all__ = [
-    "METHODS",
-    "Explanation",
-    "Method",
-    "Source",
-    "ablation",
-    "explain",
-    "find",
-    "human_normalised",
-    "names",
-    "published_for",
-    "resolve",
-]
+__all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and what is defined here
 
 AnyProfile = Literal["auto", "paper", "lite"]
 SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy}

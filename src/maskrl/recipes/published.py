@@ -34,7 +34,7 @@ class PublishedScore:
 
     @property
     def source(self) -> str:
-        return f"paper, {citations()[self.table].place}"
+        return f"paper, {citations()[self.table]}"
 
 
 class PublishedAggregate(NamedTuple):
@@ -49,13 +49,6 @@ class PublishedAggregate(NamedTuple):
     misprint: str | None = None
 
 
-class Citation(NamedTuple):
-    """Where in the paper a table is."""
-
-    place: str  # "Table 1"
-    what: str
-
-
 class Players(NamedTuple):
     """Between whom a score on Atari is normalised."""
 
@@ -64,9 +57,9 @@ class Players(NamedTuple):
 
 
 @cache
-def citations() -> dict[str, Citation]:
-    """Label of a table → where it is."""
-    return {row["source"]: Citation(row["place"], row["what"]) for row in rows_of("sources")}
+def citations() -> dict[str, str]:
+    """Label of a table → its place in the paper, "Table 1"."""
+    return {row["source"]: row["place"] for row in rows_of("sources")}
 
 
 @cache

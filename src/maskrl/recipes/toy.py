@@ -11,14 +11,12 @@ from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
 
 TASKS = ("reach", "catch")
-
-
 AGENTS: dict[str, tuple[str, ...]] = {"sac": (), "rainbow": ()}
 
 
 def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
     """The objectives by name."""
-    recipe = _with_mlr(task)
+    recipe = MAKERS[task]()
     assert recipe.objective is not None
     curl = {"curl": CURLConfig(augment=recipe.agent.augment)} if task == "reach" else {}
     return {"mlr": recipe.objective, **curl}
@@ -26,14 +24,10 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
 
 def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A toy task: reach for SAC, catch for Rainbow. It is always the lite profile: the paper has no such task."""
-    full = _with_mlr(task)
+    full = MAKERS[task]()
     if agent not in (None, full.agent.kind):
         raise ValueError(f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} cannot act there.")
     return with_objective(full, None if objective is None else objectives(task)[objective])
-
-
-def _with_mlr(task: str) -> Recipe:
-    return {"reach": _reach, "catch": _catch}[task]()
 
 
 def _reach() -> Recipe:
@@ -90,3 +84,6 @@ def _catch() -> Recipe:
         checkpoint_every=500,
         threads=1,
     )
+
+
+MAKERS = {"reach": _reach, "catch": _catch}

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from maskrl.agents.base import Agent, Spaces
+from maskrl.agents.base import Spaces
 from maskrl.envs.base import episode_seed
+from maskrl.nn.encoders import Encoder
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import NothingToDrawError
@@ -19,6 +20,7 @@ from maskrl.runs.build import build_agent, build_replay
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.evaluate import Env
 from maskrl.runs.loop import EVALUATION_SEED
+from maskrl.runs.policy import policy_of
 from maskrl.runs.state import as_arrays
 
 EPISODES = 100  # in which a clip is looked for
@@ -42,16 +44,16 @@ def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         spaces, chance = Spaces.of(env), np.random.default_rng(recipe.seed)
         obs = _film(env, recipe.seed, objective_of(recipe).clip_length, start, lambda _: spaces.random_action(chance))
-        return _footage(recipe, obs, f"Random actions, seed {recipe.seed}.", lambda: build_agent(recipe, env))
+        return _footage(recipe, obs, f"Random actions, seed {recipe.seed}.", lambda: build_agent(recipe, env).encoder)
 
 
 def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int = 24) -> Footage:
     """The agent of a checkpoint acts, without exploring, in an evaluation environment. `recipe` may have other masks."""
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
-        agent, seed = _agent_of(run, env, state), recipe.seed + EVALUATION_SEED
-        obs = _film(env, seed, objective_of(recipe).clip_length, start, lambda obs: agent.policy().act(obs[None])[0])
-        frames = state["position"]["decisions"] * recipe.env.action_repeat
-        return _footage(recipe, obs, f"The agent of {run.path}, trained for {frames:,} frames, acts.", lambda: agent)
+        policy, seed = policy_of(run.recipe, dict(state)), recipe.seed + EVALUATION_SEED
+        obs = _film(env, seed, objective_of(recipe).clip_length, start, lambda obs: policy.network.act(obs[None])[0])
+        source = f"The agent of {run.path}, trained for {policy.clock.frames:,} frames, acts."
+        return _footage(recipe, obs, source, lambda: policy.network.encoder)
 
 
 def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
@@ -68,19 +70,8 @@ def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
             raise NothingToDrawError(f"No stored episode of {run.path} has {length} decisions in a row.")
         middle = type(draw)(draw.starts[len(draw) // 2 :][:1], draw.weights[:1])
         source = f"From the replay of {run.path}, frame {int(middle.starts[0]):,} on."
-        return _footage(recipe, replay.clips(middle, length=length).obs[0], source, lambda: _agent_of(run, env, state))
-
-
-def _agent_of(run: Run, env: Env, state: Mapping[str, Any]) -> Agent:
-    agent = build_agent(run.recipe, env)
-    try:
-        agent.load_state_dict(dict(state["agent"]))
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise RunError(
-            f"The agent of {run.path} was saved by another version of maskrl and cannot be built here: {error}\n"
-            "Film its replay or random actions instead."
-        ) from error
-    return agent
+        obs = replay.clips(middle, length=length).obs[0]
+        return _footage(recipe, obs, source, lambda: policy_of(run.recipe, dict(state)).network.encoder)
 
 
 def _film(env: Env, seed: int, length: int, start: int, policy: Callable[[NDArray[np.uint8]], Any]) -> Tensor:
@@ -102,7 +93,7 @@ def _film(env: Env, seed: int, length: int, start: int, policy: Callable[[NDArra
 
 
 @torch.no_grad()
-def _footage(recipe: Recipe, obs: Tensor, source: str, agent: Callable[[], Agent]) -> Footage:
+def _footage(recipe: Recipe, obs: Tensor, source: str, encoder_of: Callable[[], Encoder]) -> Footage:
     """The clip, and where features are masked, the mean over channels of the encoder's last convolution, scaled to [0, 1].
 
     The encoder sees the middle of every observation.
@@ -110,7 +101,7 @@ def _footage(recipe: Recipe, obs: Tensor, source: str, agent: Callable[[], Agent
     objective = objective_of(recipe)
     if objective.corrupt != "features":
         return Footage(obs, source)
-    encoder = agent().encoder
+    encoder = encoder_of()
     like, crop = next(encoder.parameters()), objective.augment.crop or obs.shape[-1]
     edge = (obs.shape[-1] - crop) // 2
     middle = obs[..., edge : edge + crop, edge : edge + crop]
