@@ -47,8 +47,8 @@ def test_an_objective_with_its_sign_flipped_does_not_pass(tmp_path: Path, monkey
     straight = MLR.loss
 
     def flipped(self: MLR, views: MLRViews) -> Loss:
-        per_clip, metrics = straight(self, views)
-        return Loss(-per_clip, metrics)
+        loss = straight(self, views)
+        return loss._replace(per_clip=-loss.per_clip)
 
     monkeypatch.setattr(MLR, "loss", flipped)
     _, cosine = outcome(tmp_path, "mlr")
