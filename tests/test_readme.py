@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from maskrl import cli
+from maskrl.runs.directory import Run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -98,3 +99,16 @@ def test_the_own_loop_example_raises_the_cosine_of_masked_and_unmasked_latents()
     )
     assert plain[1] > plain[0]  # which is high from the start: all latents have much in common
     assert centred[1] > centred[0] + 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["own_objective.py", "own_logger.py"])
+def test_an_example_of_ones_own_trains(example: str, tmp_path: Path):
+    words = [sys.executable, str(ROOT / "examples" / example), str(tmp_path / "run"), "400"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert Run.open(tmp_path / "run").status == "done"
+
+
+def test_the_example_of_an_own_objective_fits_on_a_screen():
+    assert len((ROOT / "examples" / "own_objective.py").read_text().splitlines()) <= 60

@@ -146,7 +146,7 @@ def uncounted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def test_a_real_run_computes_what_was_counted(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
     """20 decisions after a warm-up of 60; two evaluations of one episode."""
     monkeypatch.setattr(
-        "maskrl.runs.state.glance", lambda *_: None
+        "maskrl.runs.state.cheap_probe", lambda *_: None
     )  # a look at the encoder, beside acting and learning
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # torch's counter does not know its fused convolutions
     monkeypatch.setattr(View, "pixels", uncounted(View.pixels))  # its product with a diagonal matrix is a copy

@@ -37,9 +37,9 @@ from maskrl.representation.latents import (
     effective_rank,
     latents,
     linear_probe,
-    live,
     masking,
     mean_cosine,
+    play,
     split,
     summary,
     varying,
@@ -277,7 +277,7 @@ def test_states_are_those_of_the_observations_and_every_second_episode_is_random
     agent = build_agent(recipe, env)
     asked = []
     agent.act = lambda obs, **how: asked.append(how) or np.ones((1, 2), np.float32)  # type: ignore[method-assign]
-    lived = live(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150))
+    lived = play(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150))
     assert lived.names == ["dot.x", "dot.y", "goal.x", "goal.y"]
     assert lived.episodes.tolist() == [0] * 30 + [1] * 30 + [2] * 30
     assert asked == [{"explore": True, "clock": at(150)}] * 60
@@ -300,7 +300,7 @@ def test_an_environment_that_does_not_tell_its_state_is_not_asked_twice():
     env = Mute(recipe.env.make(seed=1, training=False))
     env.state = np.zeros(4)  # as Gymnasium's CartPole has it
     agent = build_agent(recipe, env)
-    assert live(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150)) is None
+    assert play(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150)) is None
 
 
 def test_the_states_of_a_game_and_of_the_console():
@@ -352,7 +352,7 @@ def test_a_run_logs_a_probe_at_every_evaluation_and_is_not_changed_by_it(finishe
             {"decoder_cosine"} if name != "baseline" else set()
         )
         assert all(math.isfinite(event[name]) for name in NUMBERS)
-    monkeypatch.setattr("maskrl.runs.state.glance", lambda *_: None)
+    monkeypatch.setattr("maskrl.runs.state.cheap_probe", lambda *_: None)
     without, _ = trained(tmp_path / "without", run.recipe)
     assert not list(without.events("probe"))
     assert [event for event in events(run) if event["kind"] != "probe"] == events(without)
@@ -365,13 +365,13 @@ def test_a_glance_touches_no_generator():
     agent, replay = build_agent(recipe, env), filled(recipe)
     before = [torch.get_rng_state(), np.random.get_state()[1].copy(), replay.state_dict()["generators"]]
     weights = [parameter.clone() for parameter in agent.encoder.parameters()]
-    assert representation.glance(agent, replay, recipe) == representation.glance(agent, replay, recipe)
+    assert representation.cheap_probe(agent, replay, recipe) == representation.cheap_probe(agent, replay, recipe)
     after = [torch.get_rng_state(), np.random.get_state()[1], replay.state_dict()["generators"]]
     assert torch.equal(before[0], after[0])
     assert (before[1] == after[1]).all()
     assert before[2] == after[2]
     assert all(map(torch.equal, weights, agent.encoder.parameters()))
-    assert representation.glance(agent, filled(recipe, decisions=0), recipe) is None
+    assert representation.cheap_probe(agent, filled(recipe, decisions=0), recipe) is None
 
 
 def filled(recipe: Recipe, decisions: int = 40) -> Replay:

@@ -30,7 +30,7 @@ from maskrl.objectives.base import Objective, ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 
-GLANCE = 256  # observations of a look during training
+CHEAP_PROBE = 256  # observations of a look during training
 BATCH = 256  # observations that are encoded at once
 
 
@@ -161,10 +161,10 @@ def masking(recipe: Recipe, like: ObjectiveConfig | None = None) -> tuple[MaskCo
     return mask, length
 
 
-def glance(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | None:
+def cheap_probe(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | None:
     """The cheap look that a run logs at its evaluations; None as long as there is no clip to look at."""
     mask, length = masking(recipe)
-    draw = replay.spread(max(1, GLANCE // length), span=length)
+    draw = replay.spread(max(1, CHEAP_PROBE // length), span=length)
     if len(draw) == 0:
         return None
     # A mask for every clip: so few clips under one mask would tell more of the mask than of the encoder.
@@ -195,7 +195,7 @@ def summary(seen: Latents) -> dict[str, float]:
 RIDGES = tuple(10.0**power for power in range(-6, 4))  # of which the best on held-back episodes is taken
 
 
-class Lived(NamedTuple):
+class Played(NamedTuple):
     """Decisions of a few episodes: what each encoder made of them, and what was true."""
 
     latents: list[Tensor]  # (N, d), of each encoder
@@ -205,7 +205,7 @@ class Lived(NamedTuple):
 
 
 @torch.no_grad()
-def live(
+def play(
     agent: Agent,
     env: gym.Env[Any, Any],
     encoders: Sequence[Encoder],
@@ -214,7 +214,7 @@ def live(
     longest: int,
     seed: int,
     clock: Clock,
-) -> Lived | None:
+) -> Played | None:
     """Play episodes of at most `longest` decisions until there are enough: the agent explores in one, the next is random.
 
     None if the environment does not tell its state.
@@ -240,7 +240,7 @@ def live(
         numbers += [number] * len(shown)
         for encoder, made in zip(encoders, seen, strict=True):
             made.append(_encode(encoder, torch.stack(shown)[:, None], agent.policy().centre)[0].flatten(0, 1).cpu())
-    return Lived([torch.cat(made) for made in seen], torch.tensor(states).double(), names, torch.tensor(numbers))
+    return Played([torch.cat(made) for made in seen], torch.tensor(states).double(), names, torch.tensor(numbers))
 
 
 def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:

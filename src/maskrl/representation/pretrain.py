@@ -23,7 +23,7 @@ from maskrl.agents.base import Agent, Metrics
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Budget, Recipe, ReplayConfig, as_json, digest, with_objective
 from maskrl.replay.buffer import Replay
-from maskrl.representation.latents import glance
+from maskrl.representation.latents import cheap_probe
 from maskrl.runs import encoder_file
 from maskrl.runs.build import build_agent, build_replay, configure_process
 from maskrl.runs.checkpoint import checkpoints
@@ -85,7 +85,7 @@ def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Pat
             about = {
                 **plan.as_dict(),
                 "collected_by": f"{run.recipe.name} {run.recipe.method}",
-                "probe": glance(work.agent, work.replay, plan.recipe),
+                "probe": cheap_probe(work.agent, work.replay, plan.recipe),
                 "curve": [
                     {name: event[name] for name in event if name == "updates" or "/" in name}
                     for event in [*points[: -1 : -(-len(points) // CURVE) or 1], *points[-1:]]

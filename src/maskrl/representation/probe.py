@@ -14,7 +14,7 @@ from maskrl.nn.clip import Clip
 from maskrl.objectives.base import ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay
-from maskrl.representation.latents import agent_latents, linear_probe, live, masking, seeded, split, summary, varying
+from maskrl.representation.latents import agent_latents, linear_probe, masking, play, seeded, split, summary, varying
 from maskrl.runs.build import build_agent, build_replay
 from maskrl.runs.directory import Run, RunError, write_whole
 from maskrl.runs.policy import clock_of
@@ -88,21 +88,21 @@ def _linear(
     """The linear probe of the agent's encoder and of one that has learned nothing; or why there is none."""
     seed = recipe.seed + PROBE_SEED
     fresh = build_agent(recipe, env).encoder
-    lived = live(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed, clock=clock)
-    if lived is None:
+    played = play(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed, clock=clock)
+    if played is None:
         return None, "the environment does not tell its state: it has no method state() -> dict[str, float]"
-    chosen = varying(lived.states, lived.episodes)
+    chosen = varying(played.states, played.episodes)
     if not chosen.any():
         return None, "no value of the state varies"
-    own, floor = (linear_probe(latents, lived.states[:, chosen], lived.episodes) for latents in lived.latents)
-    known, new = split(lived.episodes)
+    own, floor = (linear_probe(latents, played.states[:, chosen], played.episodes) for latents in played.latents)
+    known, new = split(played.episodes)
     return {
         "r2": own.mean().item(),
         "r2_random_encoder": floor.mean().item(),
-        "names": [name for name, varies in zip(lived.names, chosen.tolist(), strict=True) if varies],
+        "names": [name for name, varies in zip(played.names, chosen.tolist(), strict=True) if varies],
         "per_value": own.tolist(),
         "per_value_random_encoder": floor.tolist(),
-        "episodes": len(set(lived.episodes.tolist())),
+        "episodes": len(set(played.episodes.tolist())),
         "fitted_to": len(known),
         "tested_on": len(new),
     }, None

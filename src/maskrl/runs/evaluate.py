@@ -31,7 +31,7 @@ class EpisodeReturns:
 
 Env = gym.Env[Any, Any]
 Act = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
-Watcher = Callable[[NDArray[np.uint8]], None]
+Camera = Callable[[NDArray[np.uint8]], None]
 Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
 
 
@@ -42,7 +42,7 @@ def evaluate(
     episodes: int,
     seed: int,
     epsilon: float = 0.0,
-    watcher: Watcher | None = None,
+    watcher: Camera | None = None,
     counter: Counter | None = None,
 ) -> EpisodeReturns:
     """Play with the policy's actions, and random ones with probability `epsilon`, in all environments side by side.

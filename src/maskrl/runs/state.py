@@ -16,7 +16,7 @@ from maskrl.agents.base import Action, Agent
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
-from maskrl.representation.latents import glance
+from maskrl.representation.latents import cheap_probe
 from maskrl.runs.build import build_agent, build_replay, configure_process, load_encoder, make_evaluation_envs, numerics
 from maskrl.runs.checkpoint import checkpoints
 from maskrl.runs.directory import Run, RunError, versions
@@ -133,7 +133,7 @@ class State:
     def log_probe(self) -> None:
         """Log what the encoder makes of stored clips, once there are some; and the seconds of each part since the last time."""
         with self.agent.watch("probe"):
-            seen = glance(self.agent, self.replay, self.recipe)
+            seen = cheap_probe(self.agent, self.replay, self.recipe)
         if seen is not None:
             self.run.log("probe", self.clock, seen)
         seconds, before = dict(self.agent.watch.seconds), self._timed
