@@ -1,9 +1,4 @@
-"""From runs to claims: statistics of scores, and verdicts. The paper's tables are in `maskrl.recipes.published`.
+"""From runs to claims: `Scores.read("runs")`, then statistics and verdicts (`against_paper(scores, "mlr")`, `versus`).
 
-from maskrl.analysis.scores import Scores
-from maskrl.analysis.verdict import against_paper
-
-scores = Scores.read("runs")                          # and what was wrong with it: scores.problems
-for verdict in against_paper(scores, "mlr").tasks:    # or versus(scores, "mlr", "baseline")
-    print(verdict.sentence)
+The paper's tables are in `maskrl.recipes.published`.
 """

@@ -11,7 +11,6 @@ from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leav
 
 # What may change a score without being a choice of the method, besides the values of the environment.
 PROTOCOL = ("profile", "budget.frames", "budget.decisions", "evaluation.episodes")
-SIMULATORS = {"dmcontrol": ("mujoco", "dm_control"), "atari": ("ale-py",)}
 
 # What does not make another method of a recipe: when and where it is run, and what is the protocol's.
 NOT_METHOD = (
@@ -36,8 +35,7 @@ def task_of(recipe: Recipe) -> str:
 def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Protocol:
     """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it."""
     from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
-    simulators = SIMULATORS.get(recipe.env.kind, ())
-    return from_recipe | {package: value for package, value in (versions or {}).items() if package in simulators}
+    return from_recipe | {name: value for name, value in (versions or {}).items() if name in recipe.env.packages}
 
 
 def protocol_difference(a: Protocol, b: Protocol) -> list[str]:
@@ -50,7 +48,7 @@ def protocol_difference(a: Protocol, b: Protocol) -> list[str]:
 @cache
 def own_protocol(task: str, profile: Profile) -> Protocol:
     """The protocol of a task's recipe; empty for a task that has none."""
-    named = _named(task, profile)
+    named = named_recipe(task, profile)
     return {} if named is None else protocol_of(named)
 
 
@@ -64,7 +62,9 @@ def method_of(recipe: Recipe) -> str:
 
     So runs that compute something else are never averaged as if they were seeds of one method.
     """
-    named = _named(recipe.name, recipe.profile, recipe.preset, recipe.objective.kind if recipe.objective else "none")
+    named = named_recipe(
+        recipe.name, recipe.profile, recipe.preset, recipe.objective.kind if recipe.objective else "none"
+    )
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
     told = {path: values.partition(" -> ")[2] for path, _, values in kept}
@@ -75,7 +75,8 @@ def method_of(recipe: Recipe) -> str:
 
 
 @cache
-def _named(name: str, profile: Profile, agent: str | None = None, objective: str | None = None) -> Recipe | None:
+def named_recipe(name: str, profile: Profile, agent: str | None = None, objective: str | None = None) -> Recipe | None:
+    """The recipe of that name, if there is one."""
     try:
         return recipes.find(name, profile, agent=agent, objective=objective)
     except ValueError:  # a recipe of the user's own

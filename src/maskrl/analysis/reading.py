@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from maskrl.analysis.protocol import (
-    SIMULATORS,
     Protocol,
     method_of,
+    named_recipe,
     papers_protocol,
     protocol_difference,
     protocol_of,
@@ -111,7 +111,8 @@ def _read_run(folder: Path) -> tuple[RunScores, list[str]]:
 
 
 def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Iterator[str]:
-    if unknown := [package for package in SIMULATORS.get(run.suite, ()) if package not in run.protocol]:
+    named = named_recipe(run.task, "lite")
+    if unknown := [name for name in (named.env.packages if named else ()) if name not in run.protocol]:
         yield f"{run.name} ({run.source}) does not tell its version of {', '.join(unknown)}."
     for at in not_finite:
         yield f"{run.name} ({run.source}): the score at {at} {run.unit} is not a finite number. Left out."

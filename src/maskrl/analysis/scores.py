@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.analysis.protocol import own_protocol, protocol_difference
+from maskrl.analysis.protocol import named_recipe, own_protocol, protocol_difference
 from maskrl.analysis.reading import RunScores, read_csv, read_folder
-from maskrl.envs import ToyArcade, ToyControl
 from maskrl.recipes.published import players
 from maskrl.recipes.schema import as_override
 
@@ -185,10 +184,5 @@ def _counted(runs: Sequence[RunScores]) -> str:
 
 def scale(task: str) -> tuple[float, float] | None:
     """Which scores are 0 and 1 when they are normalised."""
-    suite, _, name = task.partition("/")
-    if suite == "dmcontrol":
-        return 0.0, 1000.0  # a frame earns at most 1, and an episode has 1000
-    for toy in (ToyControl, ToyArcade):
-        if (suite, name) == ("toy", toy.task):
-            return toy.random_return, toy.optimal_return
-    return players(task)
+    named = named_recipe(task, "lite")
+    return players(task) if named is None or named.env.returns is None else named.env.returns

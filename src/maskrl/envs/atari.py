@@ -34,6 +34,7 @@ class Atari(EnvConfig):
     """
 
     pad: ClassVar[Pad] = "zero"
+    packages: ClassVar[tuple[str, ...]] = ("ale-py",)
     memory: ClassVar[int] = 10_000_000
 
     kind: Literal["atari"] = "atari"

@@ -32,6 +32,8 @@ class EnvConfig(Config):
 
     least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
+    packages: ClassVar[tuple[str, ...]] = ()  # whose version may change a score
+    returns: ClassVar[tuple[float, float] | None] = None  # of an episode that is worth nothing, and of the best one
     memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
 
     def __post_init__(self) -> None:

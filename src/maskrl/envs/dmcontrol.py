@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,9 @@ VIDEO_SIZE = 480
 @dataclass(frozen=True, kw_only=True)
 class DMControl(EnvConfig):
     """One task of the suite. Observations: uint8 (3 · frame_stack, size, size); actions: [-1, 1]^A."""
+
+    packages: ClassVar[tuple[str, ...]] = ("mujoco", "dm_control")
+    returns: ClassVar[tuple[float, float] | None] = (0.0, 1000.0)  # a frame earns at most 1, and an episode has 1000
 
     kind: Literal["dmcontrol"] = "dmcontrol"
     task: str  # "cartpole-swingup", "ball_in_cup-catch"

@@ -36,6 +36,7 @@ class ToyControl(EnvConfig):
     # step. tests/envs/test_toy.py has both calculations.
     optimal_return: ClassVar[float] = 38.54
     random_return: ClassVar[float] = 9.18
+    returns: ClassVar[tuple[float, float] | None] = (random_return, optimal_return)
     least_size: ClassVar[int] = 8
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
@@ -57,6 +58,7 @@ class ToyArcade(EnvConfig):
     # same chance, so a player who does not look catches 1 of 8, whatever the moves: 5 · (1/8 - 7/8).
     optimal_return: ClassVar[float] = 5.0
     random_return: ClassVar[float] = -3.75
+    returns: ClassVar[tuple[float, float] | None] = (random_return, optimal_return)
     least_size: ClassVar[int] = GRID
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
