@@ -63,7 +63,7 @@ def report(
 
 
 def _print(text: str) -> None:
-    """What is no text, in the name of a folder, is printed as its number."""
+    """Escape bytes of a folder's name that are not text."""
     print(text.encode("utf-8", "backslashreplace").decode())
 
 

@@ -42,7 +42,7 @@ class Atari(EnvConfig):
     action_repeat: int = 4  # frames per decision
     size: int = 84
     frame_stack: int = 4
-    noops: int = 30  # frames without an action at the start of a game: at least one, at most so many
+    noops: int = 30  # maximum frames without an action at the start of a game; at least one
     max_frames: int = 108_000  # of a game: half an hour
 
     def __post_init__(self) -> None:

@@ -105,7 +105,7 @@ class CubeMasker:
         return blocks, rows, columns
 
     def blocks(self, steps: int) -> int:
-        """How many cubes fit along a clip of so many steps."""
+        """How many cubes fit along a clip of `steps` steps."""
         depth = self.cube[0]
         if depth > steps:
             raise ValueError(

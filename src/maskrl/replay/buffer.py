@@ -40,7 +40,7 @@ class Draw:
         return len(self.starts)
 
     def first(self, count: int) -> "Draw":
-        """The first so many of them: draws are in random order."""
+        """The first `count` of them; draws are in random order."""
         return Draw(self.starts[:count], self.weights[:count])
 
 
@@ -267,7 +267,7 @@ class Replay:
         return Draw(starts, self._weights(starts, correction))
 
     def spread(self, count: int, *, span: int = 1) -> Draw:
-        """Up to so many starts, each followed by `span` transitions of its episode, evenly over all that is stored.
+        """Up to `count` starts, each followed by `span` transitions of its episode, evenly over all that is stored.
 
         The spans do not overlap: where there is room for fewer, there are fewer, down to none. For whoever looks on: nothing is
         random here, and the draws of those who learn stay what they are.
@@ -349,7 +349,7 @@ class Replay:
         return frame
 
     def _reaches(self, frames: Index, steps: int | Index) -> NDArray[np.bool_]:
-        """Whether at least so many transitions follow each frame in its episode."""
+        """Whether at least `steps` transitions follow each frame in its episode."""
         ahead, first = frames + steps, self._steps["first"]
         same: NDArray[np.bool_] = first[ahead % self._slots] == first[frames % self._slots]
         return same & (ahead < self._next)

@@ -18,7 +18,7 @@ class SumTree:
 
     @staticmethod
     def forecast(size: int) -> int:
-        """The bytes that a tree of so many leaves takes."""
+        """The bytes that a tree with this many leaves takes."""
         return 2 * np.dtype(np.float64).itemsize << (size - 1).bit_length()
 
     @property

@@ -406,7 +406,7 @@ def _origin(wheel: metadata.Distribution) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """All of it or nothing. What is no text, in the name of a folder, is written as its number."""
+    """Write the whole file or nothing. Bytes of a folder's name that are not text are escaped."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # others may write the same at the same time
     try:
         with aside.open("wb") as file:
