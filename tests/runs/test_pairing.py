@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from maskrl.agents.base import Generators
 from maskrl.objectives.curl import CURLConfig
 from maskrl.recipes.schema import Recipe, with_objective
 from tiny_runs import events, same, tiny_rainbow, tiny_recipe, trained
@@ -36,8 +37,10 @@ def ended(tmp_path: Path, pair: tuple[Recipe, Recipe]) -> list[tuple[list[dict[s
 )
 def test_two_methods_share_every_stream_but_the_objectives(pair: tuple[Recipe, Recipe], tmp_path: Path):
     (mine, one), (theirs, other) = ended(tmp_path, pair)
+    unused = Generators(pair[0].seed, torch.device("cpu")).state_dict()
     for stream in ("explore", "augment"):
         assert torch.equal(one["agent"]["generators"][stream], other["agent"]["generators"][stream]), stream
+        assert not torch.equal(one["agent"]["generators"][stream], unused[stream]), stream
     assert not torch.equal(one["agent"]["generators"]["objective"], other["agent"]["generators"]["objective"])
     assert torch.equal(one["generators"]["torch"], other["generators"]["torch"])  # the noise inside updates
     assert same(one["generators"]["explorer"], other["generators"]["explorer"])
