@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
+VIDEO_HELP = "At the end, record random play and the trained agent side by side: video.mp4 in the run's directory."
 LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
 
 
@@ -52,6 +53,7 @@ def train(
     objective: ObjectiveOption = None,
     run_dir: Annotated[Path | None, typer.Option(metavar="DIR", help=RUN_DIR_HELP)] = None,
     log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
+    video: Annotated[bool, typer.Option("--video", help=VIDEO_HELP)] = False,
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
     from maskrl.cost.forecast import forecast
@@ -73,6 +75,8 @@ def train(
     if run is not None and run.status == "done":
         print(f"This run is finished already; it is in {path}.\n")
         summary(run)
+        if video:
+            _show(run)
         return
     # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
@@ -87,6 +91,31 @@ def train(
         run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
     print()
     summary(run)
+    if video:
+        _show(run)
+
+
+def _show(run: "Run") -> None:
+    """Record random play beside the trained agent, once, and say where to look."""
+    from maskrl.runs.build import device_of
+    from maskrl.runs.directory import RunError
+    from maskrl.runs.loop import EVALUATION_SEED
+    from maskrl.runs.policy import policy_of
+    from maskrl.runs.video import record_beside_random
+
+    recipe, found = run.recipe, [path for path in map(run.path.joinpath, ("video.mp4", "video.gif")) if path.exists()]
+    with refusing(RunError, OSError, ValueError, ModuleNotFoundError, RuntimeError):
+        if found:
+            path, words = found[0], ""
+        else:
+            policy = policy_of(recipe, run.newest(lambda text: None, older=True), device=str(device_of(recipe)))
+            path, random, trained = record_beside_random(
+                recipe, policy.network.act, run.path / "video.mp4", seed=recipe.seed + EVALUATION_SEED
+            )
+            words = (
+                f": random actions ({number(random)}) on the left, the trained agent ({number(trained)}) on the right"
+            )
+    print(f"\nSee what it learned{words}\n  {path}")
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def evaluate(
     takes the next one. `watcher` gets rendered images of the first environment.
     """
     returns, waiting = dict[int, float](), deque(range(episodes))
-    playing = [_Episode(env, waiting.popleft(), seed) for env in envs[:episodes]]
+    playing = [Episode(env, waiting.popleft(), seed) for env in envs[:episodes]]
     while playing:
         if watcher is not None:
             image: Any = playing[0].env.render()
@@ -62,7 +62,7 @@ def evaluate(
         if ended:
             returns |= {episode.number: episode.total for episode in ended}
             playing = [episode for episode in playing if not episode.ended]
-            playing += [_Episode(episode.env, waiting.popleft(), seed) for episode in ended[: len(waiting)]]
+            playing += [Episode(episode.env, waiting.popleft(), seed) for episode in ended[: len(waiting)]]
         if counter is not None:
             counter(len(returns))
     return EpisodeReturns(tuple(returns[number] for number in range(episodes)))
@@ -73,7 +73,7 @@ def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Co
     return evaluate(lambda obs: [None] * len(obs), envs, episodes=episodes, seed=seed, epsilon=1.0, counter=counter)
 
 
-class _Episode:
+class Episode:
     """An episode that is being played."""
 
     def __init__(self, env: Env, number: int, seed: int) -> None:
