@@ -110,6 +110,19 @@ def scale(
 
 
 @app.command()
+def sweep(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: words.Overrides = None,
+    decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning in each run.")] = 300,
+    as_json: AsJson = False,
+) -> None:
+    """Time real sweeps of short lite runs on 1, 2, 4, … cores: runs an hour against the ideal, and memory of a run."""
+    from maskrl.bench.sweeping import bench_sweep
+
+    _show(as_json, bench_sweep, recipe, overrides or [], decisions=decisions)
+
+
+@app.command()
 def pieces(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,
