@@ -428,7 +428,7 @@ class RainbowConfig(AgentConfig):
         if objective is not None:
             host = Host(
                 encoder, encoder.latent_dim, spaces.action_dim, q_projection=head.first, obs_shape=obs_shape,
-                target_encoder=target_encoder, generator=generators.objective,
+                target_encoder=target_encoder, discrete=True, generator=generators.objective,
             )  # fmt: skip
             built = objective.build(host).to(device)
             require_splittable(built, self.micro_batch)

@@ -52,6 +52,7 @@ class Host:
     q_projection: nn.Module | None = None  # (N, d) → (N, p): first layers of a Q head, the paper's projection on Atari
     obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only pixel reconstruction asks for it
     target_encoder: nn.Module | None = None  # as `encoder`, without a gradient
+    discrete: bool = False  # whether actions are one-hot; only objectives that invent actions ask for it
     generator: torch.Generator | None = None  # draws all that `views` draws, on the update's device; None: torch's own
 
     def __post_init__(self) -> None:
@@ -127,7 +128,7 @@ class Objective(nn.Module, Generic[V]):
     """
 
     name: ClassVar[str]  # prefix of its metrics
-    separable: ClassVar[bool] = True
+    separable: bool = True  # whether no term of the loss couples two clips
     masked_scale: float = 1.0  # what it multiplies masked pixels by, where it hides some
 
     def __init__(self, host: Host, *, needs: Needs, weight: float = 1.0) -> None:
@@ -304,6 +305,15 @@ class ObjectiveConfig(Config):
     def advice(self, missing: Sequence[str]) -> str:
         """Which values do without what is missing, as the end of a sentence."""
         return ""
+
+
+Built = TypeVar("Built", bound="Objective[Any]")
+
+
+def on_host(objective: Built, host: Host) -> Built:
+    """The objective with the device and the dtype of the host's encoder."""
+    like = next(host.encoder.parameters(), None)
+    return objective if like is None else objective.to(device=like.device, dtype=like.dtype)
 
 
 def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:

@@ -28,6 +28,7 @@ from maskrl.objectives.base import (
     Views,
     When,
     check_crops,
+    on_host,
 )
 from maskrl.objectives.contrast import Contrast, info_nce
 
@@ -89,7 +90,4 @@ class CURLConfig(ObjectiveConfig):
         check_crops(self.augment, env, agent)
 
     def build(self, host: Host) -> CURL:
-        like = next(host.encoder.parameters())
-        return CURL(host, augment=self.augment.build(host.generator), weight=self.weight).to(
-            device=like.device, dtype=like.dtype
-        )
+        return on_host(CURL(host, augment=self.augment.build(host.generator), weight=self.weight), host)

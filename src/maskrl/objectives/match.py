@@ -65,19 +65,19 @@ class Match(nn.Module):
         """Means over the valid steps (B, K)."""
         direction = F.normalize(target, dim=-1)
         cosine = (F.normalize(predicted, dim=-1) * direction).sum(dim=-1)
-        share = valid / valid.sum()  # of every step in the means below
+        share = valid / valid.sum().clamp(min=1)  # of every step in the means below
         mean_direction = (direction * share[..., None]).sum(dim=(0, 1))
         mean_square = (direction.square().sum(dim=-1) * share).sum()  # 1, but for targets that are exactly 0
         return {
-            "cosine": mean_over_valid(cosine, valid).mean(),
+            "cosine": mean_over_valid(cosine, valid).sum() / valid.any(dim=1).sum().clamp(min=1),
             # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree. Collapse shows here first.
             "target_std": (mean_square - mean_direction.square().sum()).clamp(min=0).sqrt(),
         }
 
 
 def mean_over_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """(B, K), (B, K) → (B,)."""
-    return (values * valid).sum(dim=1) / valid.sum(dim=1)
+    """(B, K), (B, K) → (B,); 0 for a clip without a valid step."""
+    return (values * valid).sum(dim=1) / valid.sum(dim=1).clamp(min=1)
 
 
 # ── What a config says of it ──────────────────────────────────────────────────────────────────────────────────────────

@@ -47,6 +47,7 @@ from maskrl.objectives.base import (
     ObjectiveConfig,
     Views,
     check_crops,
+    on_host,
 )
 from maskrl.objectives.match import (
     CosineDistance,
@@ -340,8 +341,7 @@ class MLRConfig(ObjectiveConfig):
             masked_scale={"unit": 1.0, "raw255": 255.0}[self.masked_input_scale],
             count_past_end=self.count_past_end,
         )
-        like = next(host.encoder.parameters(), None)
-        return mlr if like is None else mlr.to(device=like.device, dtype=like.dtype)
+        return on_host(mlr, host)
 
     def _decoder(self, host: Host) -> LatentDecoder | NarrowDecoder:
         width = self.decoder_width or host.latent_dim
