@@ -284,7 +284,7 @@ class Rainbow(Agent):
             clip = replay.clips(starts, length=length).to(self.device) if length else None
             first = PolicyBatch(batch.obs[: len(starts)], batch.view[: len(starts)])
         with self.watch("objective"):
-            views = objective.views(Material(clip, first))
+            views = objective.views(Material(clip, first, self.updates))
             weights = starts.weights.to(self.device)
             return objective.add_gradient(views, micro_batch=self.config.micro_batch, weights=weights)
 
@@ -299,7 +299,7 @@ class Rainbow(Agent):
             obs = replay.transitions(draw).to(self.device).obs
             batch = PolicyBatch(obs, self.augment(obs))
         self.optimizer.zero_grad()
-        views = self.objective.views(Material(clip, batch))
+        views = self.objective.views(Material(clip, batch, self.updates))
         metrics = self.objective.add_gradient(views, micro_batch=config.micro_batch).metrics
         return metrics | self.step(self.objective)
 

@@ -68,7 +68,8 @@ def dequantised(obs: Tensor, noise: Tensor) -> Tensor:
     """uint8 → [-½, ½): the upper 5 bits, and noise in [0, 1) of one step of them (Kingma and Dhariwal, 2018)."""
     steps = 2**BITS
     upper = torch.div(obs, 256 // steps, rounding_mode="floor")
-    return (upper + noise) / steps - 0.5
+    target: Tensor = (upper + noise) / steps - 0.5
+    return target
 
 
 class ReversedEncoder(nn.Module):

@@ -84,6 +84,7 @@ class Material:
 
     clip: Clip | None = None
     batch: PolicyBatch | None = None
+    updates: int = 0  # made so far, for what changes in the course of a run
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ class Contrast(Objective[V], Generic[V]):
         with torch.set_grad_enabled(len(pieces) == 1):
             embedded = [self.embed(piece) for piece in pieces]
         whole = [torch.cat(parts) for parts in zip(*embedded, strict=True)]
-        leaves = whole if len(pieces) == 1 else [part.detach().requires_grad_() for part in whole]
+        cut = [part.detach().requires_grad_(part.is_floating_point()) for part in whole]
+        leaves = whole if len(pieces) == 1 else cut
         loss = self.compare(*leaves)
         per_clip = loss.per_clip if weights is None else weights * loss.per_clip
         torch.autograd.backward(self.weight * per_clip.mean())

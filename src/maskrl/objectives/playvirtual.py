@@ -44,9 +44,6 @@ class PlayVirtual(SPR[PlayVirtualViews]):
     ) -> None:
         super().__init__(host, **spr)
         self.backward_transition, self.cycle_steps, self.cycles, self.ramp = backward, cycle_steps, cycles, ramp
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))  # whose views were drawn so far
-
-    updates: Tensor
 
     def _models(self) -> list[Group]:
         return [*super()._models(), Group(list(self.backward_transition.parameters()), f"{self.name}_backward")]
@@ -56,13 +53,11 @@ class PlayVirtual(SPR[PlayVirtualViews]):
         views, clip = super().views(material), self.clip_of(material)
         known = {part.name: getattr(views, part.name) for part in fields(SPRViews)}
         origins = clip.obs[:, :1].expand(-1, self.cycles, -1, -1, -1)
-        ramp = self.ramp(self.updates).to(clip.actions.dtype)
-        self.updates += 1
         return PlayVirtualViews(
             **known,
             virtual_actions=self._random_actions(clip.actions),
             origins=self.augment(origins, clip.actions.dtype),
-            ramp=ramp.view(1),
+            ramp=clip.actions.new_full((1,), self.ramp(material.updates)),
         )
 
     def _random_actions(self, like: Tensor) -> Tensor:
@@ -102,9 +97,9 @@ class Ramp:
     start: float  # at the first update
     stride: float  # from one update to the next
 
-    def __call__(self, updates: Tensor) -> Tensor:
-        left = (1 - (self.start + self.stride * updates + 1) / self.length).clamp(min=0)
-        return torch.exp(-5 * left.square())
+    def __call__(self, updates: int) -> float:
+        left = max(0.0, 1 - (self.start + self.stride * updates + 1) / self.length)
+        return math.exp(-5 * left**2)
 
 
 @dataclass(frozen=True, kw_only=True)

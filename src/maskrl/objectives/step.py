@@ -90,7 +90,7 @@ class AuxiliaryStep:
     def __call__(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
         """One update on one batch; returns what is worth watching."""
         name, config = self.objective.name, self.config
-        views = self.objective.views(Material(clip, batch))
+        views = self.objective.views(Material(clip, batch, self.updates))
         factor = SCHEDULES[config.schedule](self.updates, config.warmup_updates)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
