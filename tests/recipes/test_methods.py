@@ -13,13 +13,13 @@ WALKER, PONG = "dmcontrol/walker-walk", "atari/pong"
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_found_by_its_name_and_by_its_halves(method: str):
-    pair = METHODS[method]
-    task, own = (PONG, "rainbow") if "atari" in pair.suites else (WALKER, "sac")
-    by_name = find(task, "lite", method)
-    assert by_name == find(task, "lite", agent=pair.agent or own, objective=pair.objective or "none")
-    assert by_name.method == method
-    assert by_name.preset == pair.agent
-    assert (by_name.objective is None) == (pair.objective is None)
+    for suite, pair in METHODS[method].pairs.items():
+        task, own = {"atari": (PONG, "rainbow"), "dmcontrol": (WALKER, "sac"), "toy": ("toy/reach", "sac")}[suite]
+        by_name = find(task, "lite", method)
+        assert by_name == find(task, "lite", agent=pair.agent or own, objective=pair.objective or "none")
+        assert by_name.method == method
+        assert by_name.preset == pair.agent
+        assert (by_name.objective is None) == (pair.objective is None)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -35,9 +35,8 @@ def test_a_method_can_be_had_on_its_suites_alone(method: str):
 def test_every_method_has_a_source_and_suites_that_exist():
     suites = {name.partition("/")[0] for name in names()}
     assert all(method.source and {*method.suites} <= suites for method in METHODS.values())
-    assert len({(method.agent, method.objective) for method in METHODS.values()}) == len(
-        METHODS
-    )  # each pair has one name
+    pairs = [{*method.pairs.values()} for method in METHODS.values()]
+    assert len(set.union(*pairs)) == sum(map(len, pairs))  # each pair has one name
 
 
 def test_mlr_is_the_default():
@@ -75,7 +74,7 @@ def test_the_halves_go_with_overrides():
     ("name", "halves", "message"),
     [
         (PONG, {"agent": "derr"}, "agent 'derr' is not known: did you mean der?"),
-        (PONG, {"agent": "none"}, "agent 'none' is not known. There are rainbow, der, otr, drq, drq_eps"),
+        (PONG, {"agent": "none"}, "agent 'none' is not known. There are rainbow, spr_rainbow, der, otr, drq, drq_eps"),
         (PONG, {"objective": "mrl"}, "objective 'mrl' is not known: did you mean mlr?"),
         (PONG, {"objective": "non"}, "objective 'non' is not known: did you mean none?"),
         (PONG, {"agent": "der", "objective": "curll"}, "objective 'curll' is not known"),

@@ -404,6 +404,9 @@ class RainbowConfig(AgentConfig):
         clips = None if self.clips is None else part(min(self.clips, self.batch_size))
         return replace(self, batch_size=part(self.batch_size), clips=clips)
 
+    def beside(self, objective: ObjectiveConfig | None) -> "RainbowConfig":
+        return self if objective is None or objective.splits else replace(self, micro_batch=None)
+
     def build(
         self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0
     ) -> Rainbow:

@@ -280,6 +280,11 @@ class ObjectiveConfig(Config):
         raise NotImplementedError
 
     @property
+    def splits(self) -> bool:
+        """Whether a batch may be computed in pieces."""
+        return True
+
+    @property
     def masks(self) -> MaskConfig | None:
         """What it hides of the frames, for probes; None if it hides nothing."""
         return None

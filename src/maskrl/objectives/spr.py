@@ -139,6 +139,10 @@ class SPRConfig(ObjectiveConfig):
     def needs(self) -> Needs:
         return Needs(self.steps + 1, policy_batch=self.shares_view, q_projection=self.projection == "q")
 
+    @property
+    def splits(self) -> bool:
+        return self.transition != "map"  # which has a batch norm
+
     def advice(self, missing: Sequence[str]) -> str:
         return ": objective.projection=mlp" if "q_projection" in missing else ""
 

@@ -8,7 +8,7 @@ import torch
 
 from maskrl.envs.atari import normalise
 from maskrl.recipes import ablations, atari, dmcontrol, toy
-from maskrl.recipes.methods import METHODS, Method
+from maskrl.recipes.methods import METHODS, Method, Pair
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
@@ -74,7 +74,7 @@ def _suite_and_task(name: str) -> tuple[str, str]:
     return suite, name.partition("/")[2]
 
 
-def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
+def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
     """What was asked for as a pair, if it can be had on this suite."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
@@ -82,16 +82,16 @@ def _pair(name: str, suite: str, method: str | None, agent: str | None, objectiv
             f"method {method!r} and {half}: a method names both halves. Use the method alone, or agent and objective."
         )
     if agent is not None or objective is not None:
-        return Method(agent, {None: "mlr", "none": None}.get(objective, objective), (suite,), "")
+        return Pair(agent, {None: "mlr", "none": None}.get(objective, objective))
     _require("method", method or "mlr", METHODS)
-    pair = METHODS[method or "mlr"]
-    if suite not in pair.suites:
-        there = [other for other, known in METHODS.items() if suite in known.suites]
+    known = METHODS[method or "mlr"]
+    if suite not in known.pairs:
+        there = [other for other, chosen in METHODS.items() if suite in chosen.pairs]
         raise ValueError(
-            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {name}. "
+            f"method {method!r} is published for {' and '.join(known.suites)}, not for {name}. "
             f"Choose one of {', '.join(there)}."
         )
-    return pair
+    return known.pairs[suite]
 
 
 def published_for(recipe: Recipe, frames: int) -> PublishedScore | None:

@@ -12,6 +12,8 @@ from maskrl.envs.atari import Atari, normalise
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import published_scores
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
@@ -52,6 +54,7 @@ LITE: tuple[str, ...] = (
 # Named values of the agent, by what differs from the paper's Rainbow: its relatives (Dopamine's configurations for Atari-100k).
 AGENTS: dict[str, tuple[str, ...]] = {
     "rainbow": (),
+    "spr_rainbow": ("agent.noisy_std=0.5",),
     "der": (
         *("agent.hidden=512", "agent.warmup_decisions=1600", "agent.updates_per_decision=1", "agent.target_every=2000"),
         *(
@@ -84,9 +87,27 @@ AGENTS["drq_eps"] = (*AGENTS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, as they are for this game."""
-    mlr = _with_mlr(normalise(task), profile).objective
-    assert mlr is not None
-    return {"mlr": mlr}
+    recipe = _with_mlr(normalise(task), profile)
+    mlr, agent = recipe.objective, recipe.agent
+    assert isinstance(mlr, MLRConfig)
+    spr = SPRConfig(
+        weight=5.0,
+        steps=5,
+        transition="map",
+        projection="q",
+        prediction="linear",
+        momentum=0.0,
+        momentum_init="copy",
+        augment=mlr.augment,
+        shares_view=True,
+    )
+    virtual = vars(spr) | {"kind": "playvirtual", "weight": 9.0, "steps": 9, "cycle_steps": 9, "cycles": 2}
+    ramp = {
+        "ramp_length": recipe.frames // recipe.env.action_repeat // 2,  # 50 000 of 100 000 decisions
+        "ramp_start": agent.warmup_decisions,
+        "ramp_stride": 1 / agent.updates_per_decision,
+    }
+    return {"mlr": mlr, "spr": spr, "playvirtual": PlayVirtualConfig(**virtual | ramp)}
 
 
 @cache  # a sweep asks for the same ones over and over

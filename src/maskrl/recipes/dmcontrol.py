@@ -8,8 +8,13 @@ from functools import cache
 
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
+from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import AnyObjective, Budget, Profile, Recipe, with_objective
 
@@ -75,14 +80,39 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.encoder.filters=32", "agent.auxiliary.learning_rate={learning_rate}"),
         *("agent.auxiliary.schedule=constant", "agent.auxiliary.max_grad_norm=none"),
     ),
+    # PlayVirtual's SAC: the objective's Adam is not warmed up. Its other SPR also has another rate and weight, and clips nothing.
+    "playvirtual_sac": ("agent.auxiliary.schedule=constant",),
+    "spr_mean_sac": (
+        *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
+        *("agent.auxiliary.max_grad_norm=none", "objective.weight=1"),
+    ),
+    "mooss_sac": ("agent.encoder.latent_dim=64",),
 }
 
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, as they are for this task."""
     recipe = _with_mlr(task, profile)
-    assert recipe.objective is not None
-    return {"mlr": recipe.objective, "curl": CURLConfig(augment=recipe.agent.augment)}
+    mlr, repeat = recipe.objective, recipe.env.action_repeat
+    assert isinstance(mlr, MLRConfig)
+    patch = (mlr.augment.crop or recipe.env.size) // 12  # MOOSS: 12 × 12 cubes
+    return {
+        "mlr": mlr,
+        "curl": CURLConfig(augment=recipe.agent.augment),
+        "autoencoder": AutoencoderConfig(),
+        "spr": SPRConfig(augment=mlr.augment),
+        "playvirtual": PlayVirtualConfig(
+            augment=mlr.augment,
+            ramp_length=recipe.frames // 2,  # 50 000 of 100 000 frames
+            ramp_start=recipe.agent.warmup_decisions * repeat,
+            ramp_stride=repeat,
+        ),
+        "mooss": MOOSSConfig(
+            augment=mlr.augment,
+            mask=MaskConfig(strategy="walk", cube=(mlr.mask.cube[0], patch, patch)),
+            momentum=mlr.momentum,
+        ),
+    }
 
 
 @cache  # a sweep asks for the same ones over and over

@@ -1,28 +1,58 @@
 """Methods: published names for pairs of an agent's values and an objective."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Method(NamedTuple):
-    """A published pair, on the suites that it was published for."""
+class Pair(NamedTuple):
+    """The halves of a method on one suite."""
 
     agent: str | None  # the name of the agent's values; None: the suite's own agent
-    objective: str | None
-    suites: tuple[str, ...]
+    objective: str | None = None
+
+
+class Method(NamedTuple):
+    """A published system, on the suites that it was published for."""
+
+    pairs: Mapping[str, Pair]  # by suite
     source: str
 
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(self.pairs)
 
-_ALL = ("dmcontrol", "atari", "toy")
+
+_MLR = "Yu et al., NeurIPS 2022"
 _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
 
+
+def _everywhere(pair: Pair) -> dict[str, Pair]:
+    return dict.fromkeys(("dmcontrol", "atari", "toy"), pair)
+
+
 METHODS: dict[str, Method] = {
-    "mlr": Method(None, "mlr", _ALL, "Yu et al., NeurIPS 2022"),
-    "baseline": Method(None, None, _ALL, "Yu et al., NeurIPS 2022: the agent alone, with augmentation"),
-    "curl": Method("curl_sac", "curl", ("dmcontrol",), "Laskin et al., ICML 2020; its released code"),
-    "der": Method("der", None, ("atari",), f"van Hasselt et al., 2019; {_DOPAMINE}"),
-    "otr": Method("otr", None, ("atari",), f"Kielak, 2020; {_DOPAMINE}"),
-    "drq": Method("drq", None, ("atari",), f"Yarats et al., 2021; {_DOPAMINE}"),
-    "drq_eps": Method("drq_eps", None, ("atari",), f"Agarwal et al., 2021; {_DOPAMINE}"),
+    "mlr": Method(_everywhere(Pair(None, "mlr")), _MLR),
+    "baseline": Method(_everywhere(Pair(None)), f"{_MLR}: the agent alone, with augmentation"),
+    "curl": Method({"dmcontrol": Pair("curl_sac", "curl")}, "Laskin et al., ICML 2020; its released code"),
+    "curl64": Method(
+        {"dmcontrol": Pair(None, "curl")}, "CURL on the Baseline's network, as the code released with MLR has it"
+    ),
+    "spr": Method(
+        {"dmcontrol": Pair("playvirtual_sac", "spr"), "atari": Pair("spr_rainbow", "spr")},
+        "Schwarzer et al., ICLR 2021; its released code, and on DMControl that of PlayVirtual (mode fp)",
+    ),
+    "spr_mean": Method(
+        {"dmcontrol": Pair("spr_mean_sac", "spr")}, "the other SPR in PlayVirtual's repository (spr_sac)"
+    ),
+    "playvirtual": Method(
+        {"dmcontrol": Pair("playvirtual_sac", "playvirtual"), "atari": Pair(None, "playvirtual")},
+        "Yu et al., NeurIPS 2021; its released code",
+    ),
+    "mooss": Method({"dmcontrol": Pair("mooss_sac", "mooss")}, "Sun et al., WACV 2025; its released code"),
+    "der": Method({"atari": Pair("der")}, f"van Hasselt et al., 2019; {_DOPAMINE}"),
+    "otr": Method({"atari": Pair("otr")}, f"Kielak, 2020; {_DOPAMINE}"),
+    "drq": Method({"atari": Pair("drq")}, f"Yarats et al., 2021; {_DOPAMINE}"),
+    "drq_eps": Method({"atari": Pair("drq_eps")}, f"Agarwal et al., 2021; {_DOPAMINE}"),
 }
 
 # Rows of the paper's tables that this project quotes and does not run.
@@ -32,6 +62,6 @@ QUOTED = ("PlaNet", "Dreamer", "SLAC", "SimPLe")
 def name_of(agent: str | None, kind: str, objective: str | None) -> str:
     """The method with this pair, or a name made of both. `kind` stands for the suite's own agent."""
     for name, method in METHODS.items():
-        if (method.agent, method.objective) == (agent, objective):
+        if Pair(agent, objective) in method.pairs.values():
             return name
     return "+".join(filter(None, (agent or kind, objective)))

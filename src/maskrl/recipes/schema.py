@@ -12,9 +12,13 @@ from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.sac import SACConfig
 from maskrl.config import Config
 from maskrl.envs import AnyEnv
+from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes import methods
 
 
@@ -27,7 +31,10 @@ def members_of(union: Any) -> tuple[Any, ...]:
 Profile = Literal["paper", "lite"]
 # What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
 AnyAgent = Annotated[SACConfig | RainbowConfig, pydantic.Field(discriminator="kind")]
-AnyObjective = Annotated[MLRConfig | CURLConfig, pydantic.Field(discriminator="kind")]
+AnyObjective = Annotated[
+    MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig,
+    pydantic.Field(discriminator="kind"),
+]
 OBJECTIVE_KINDS = tuple(member.kind for member in members_of(AnyObjective))
 
 

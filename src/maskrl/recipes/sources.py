@@ -58,7 +58,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
     usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
     preset = {line.partition("=")[0] for line in of_suite.AGENTS.get(recipe.preset or "", ())}
-    preset_source = next((method.source for method in METHODS.values() if method.agent == recipe.preset), "ours")
+    presets = {pair.agent: method.source for method in reversed(METHODS.values()) for pair in method.pairs.values()}
+    preset_source = presets.get(recipe.preset, "ours")
 
     def explanation(path: str, value: Any) -> Explanation:
         source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))
