@@ -64,7 +64,7 @@ def env(
     seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds for each measurement.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time environments by frame size and shadow map, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
+    """Time environments by frame size and way of drawing, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
     from maskrl.bench.env import bench_env
 
     chosen = [words.Asked(name, profile="lite").recipe() for name in recipes or ENVIRONMENTS]
