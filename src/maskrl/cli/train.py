@@ -4,7 +4,7 @@ import errno
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -241,24 +241,19 @@ def _play(
     policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None
 ) -> tuple["EpisodeReturns", Path | None]:
     """Play episodes; returns their returns, and the file of the recording if one is made."""
-    from maskrl.runs import evaluate as evaluation
-    from maskrl.runs.build import configure_process, make_evaluation_envs
+    from maskrl.runs.build import configure_process
     from maskrl.runs.loop import EVALUATION_SEED
+    from maskrl.runs.players import Players
     from maskrl.runs.video import Video
 
     configure_process(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
-        alone = [] if video is None else [recipe.env.make(seed=recipe.seed, training=False)]
-        envs = alone or make_evaluation_envs(recipe)
-        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
-    with refusing(OSError), recorder or nullcontext():
+        players = Players(recipe, lambda text: print(f"maskrl: {text}", file=sys.stderr))
+        recorder = None if video is None else Video(video, fps=players.fps)
+    with refusing(OSError), closing(players), recorder or nullcontext():
         seed, epsilon = recipe.seed + EVALUATION_SEED, recipe.evaluation.epsilon
         watcher = None if recorder is None else recorder.add
-        returns = evaluation.evaluate(
-            policy.network.act, envs, episodes=episodes, seed=seed, epsilon=epsilon, watcher=watcher
-        )
-    for env in envs:
-        env.close()
+        returns = players.play(policy.network, episodes=episodes, seed=seed, epsilon=epsilon, watcher=watcher)
     return returns, None if recorder is None else recorder.path
 
 
