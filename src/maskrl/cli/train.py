@@ -21,7 +21,6 @@ from maskrl.cli.words import (
     Overrides,
     Profile,
     ProfileOption,
-    RecipeName,
     Refusal,
     command,
     listed,
@@ -39,12 +38,16 @@ if TYPE_CHECKING:
     from maskrl.runs.terminal import Terminal
 
 
+# What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
+FIRST, FIRST_GAME = "dmcontrol/cartpole-swingup", "atari/pong"
+TRAIN_HELP = "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine."
+
 RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
 
 
 def train(
-    recipe: RecipeName,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=TRAIN_HELP)],
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
     method: MethodOption = None,
@@ -60,6 +63,7 @@ def train(
     from maskrl.runs.loop import train as run_to_the_end
     from maskrl.runs.terminal import Terminal
 
+    recipe = first() if recipe == "first" else recipe
     asked = Asked(recipe, overrides, profile, method, agent, objective)
     chosen = asked.recipe()
     path, names = run_dir or default_path(chosen), listed(",".join(log)) if log else None
@@ -87,6 +91,21 @@ def train(
         run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
     print()
     summary(run)
+
+
+def first() -> str:
+    """The recipe of a first run. Where DMControl cannot draw, say so and how to change that, and take a game."""
+    from maskrl.envs.gl import choose_gl
+
+    try:
+        choose_gl()
+    except (ModuleNotFoundError, RuntimeError) as error:
+        print(
+            f"DMControl cannot draw on this machine. {error}\n"
+            f"So the first run is {FIRST_GAME}, which needs no such library. With one, the same command trains {FIRST}.\n"
+        )
+        return FIRST_GAME
+    return FIRST
 
 
 @contextmanager
