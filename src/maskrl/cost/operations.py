@@ -128,7 +128,8 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     workload = recipe.agent.workload(recipe.objective, device_of(recipe))
     batch = 2 * workload.at_once * kept
     batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
-    environments = recipe.evaluation.side_by_side * recipe.env.memory
+    on_gpu = device_of(recipe).type != "cpu"
+    environments = (recipe.evaluation.side_by_side if on_gpu else 1) * recipe.env.memory
     return (2 if recipe.overlap else 1) * PROCESS + weights + batch + environments
 
 

@@ -11,7 +11,7 @@ from maskrl.envs.dmcontrol import DMControl
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes.overrides import with_overrides
-from maskrl.recipes.schema import AnyObjective, Budget, Profile, Recipe, with_objective
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
 
 # Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
 PAPER_TASKS: dict[str, tuple[str, ...]] = {
@@ -106,6 +106,7 @@ def _with_mlr(task: str, profile: Profile) -> Recipe:
         agent=SACConfig(encoder=ControlEncoderConfig(linear_init="truncated_normal")),
         objective=MLRConfig(),
         budget=Budget(frames=100_000),
+        evaluation=Evaluation(side_by_side=10),
     )
     full = with_overrides(base, PAPER_TASKS.get(SISTERS.get(task, task), ()))
     if profile == "lite":

@@ -54,7 +54,7 @@ class Evaluation(Config):
     every: int = 5000  # frames; the start and the end of the run are always among them
     episodes: int = 10
     epsilon: float = 0.0  # the share of random actions, which keeps a game from going in circles
-    side_by_side: int = 1  # episodes played at once
+    side_by_side: int = 1  # episodes played at once at most: in processes, one per core, or in one batch on a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()

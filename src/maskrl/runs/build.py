@@ -2,7 +2,8 @@
 
 import ctypes
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypedDict
 
 import gymnasium as gym
@@ -29,6 +30,17 @@ def configure_process(recipe: Recipe) -> None:
     keep_freed_memory()
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with another number of threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def keep_freed_memory() -> None:
     """Let the C library keep what tensors leave behind for the next ones.
 
@@ -49,8 +61,9 @@ def device_of(recipe: Recipe) -> torch.device:
 
 
 def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
-    """As many as play side by side."""
-    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+    """As many as this process plays in at once: on a GPU, which takes them as one batch, as many as play side by side."""
+    on_gpu = device_of(recipe).type != "cpu"
+    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes) if on_gpu else 1
     return [recipe.env.make(seed=recipe.seed, training=False) for _ in range(count)]
 
 

@@ -17,10 +17,11 @@ from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.representation.latents import cheap_probe
-from maskrl.runs.build import build_agent, build_replay, configure_process, load_encoder, make_evaluation_envs, numerics
+from maskrl.runs.build import build_agent, build_replay, configure_process, load_encoder, numerics
 from maskrl.runs.checkpoint import checkpoints
 from maskrl.runs.directory import Run, RunError, versions
 from maskrl.runs.loggers import Loggers
+from maskrl.runs.players import Players
 from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
 
 UPDATES_PER_LINE = 50  # of metrics.jsonl
@@ -50,7 +51,7 @@ class State:
         self._notes: list[str] = []  # not logged yet
         self.world = World(recipe, self._notes.append)
         self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
-        self.evaluation_envs = make_evaluation_envs(recipe)
+        self.players = Players(recipe, self._notes.append)
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
         self.position = Position()
@@ -62,7 +63,7 @@ class State:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for close in (self.world.close, *(env.close for env in self.evaluation_envs)):
+        for close in (self.world.close, self.players.close):
             with suppress(Exception):  # an environment that has failed may fail again
                 close()
 
