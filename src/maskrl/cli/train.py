@@ -129,7 +129,7 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     from maskrl.runs.directory import title
 
     recipe, repeat, device = run.recipe, run.recipe.env.action_repeat, device_of(run.recipe)
-    threads = count(recipe.threads or torch.get_num_threads(), "thread")
+    threads = count(run.threads, "thread")
     capacity, evaluation = min(recipe.replay.capacity, recipe.frames // repeat), recipe.evaluation
     words: str = recipe.profile
     if profile == "auto" and (words == "paper") == torch.cuda.is_available():  # a toy is always lite
@@ -210,7 +210,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
-    from maskrl.runs.build import device_of
+    from maskrl.runs.build import configure_process, device_of
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of
 
@@ -220,6 +220,7 @@ def evaluate(
     recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
+    configure_process(recipe, opened.threads)
     returns, recorded = _play(policy, recipe, played, video)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
@@ -242,11 +243,10 @@ def _play(
 ) -> tuple["EpisodeReturns", Path | None]:
     """Play episodes; returns their returns, and the file of the recording if one is made."""
     from maskrl.runs import evaluate as evaluation
-    from maskrl.runs.build import configure_process, make_evaluation_envs
+    from maskrl.runs.build import make_evaluation_envs
     from maskrl.runs.loop import EVALUATION_SEED
     from maskrl.runs.video import Video
 
-    configure_process(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
         alone = [] if video is None else [recipe.env.make(seed=recipe.seed, training=False)]
         envs = alone or make_evaluation_envs(recipe)

@@ -22,6 +22,7 @@ from maskrl.runs.checkpoint import checkpoints
 from maskrl.runs.directory import Run, RunError, versions
 from maskrl.runs.loggers import Loggers
 from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
+from maskrl.threads import advice
 
 UPDATES_PER_LINE = 50  # of metrics.jsonl
 
@@ -45,9 +46,9 @@ class State:
     """Agent, replay, world, generators and position of a run, with its log. Closes its environments when it is left."""
 
     def __init__(self, recipe: Recipe, run: Run, loggers: Loggers) -> None:
-        configure_process(recipe)
+        configure_process(recipe, run.threads)
         self.recipe, self.run, self.loggers = recipe, run, loggers
-        self._notes: list[str] = []  # not logged yet
+        self._notes = [text for text in [advice(run.threads)] if text and recipe.device != "cuda"]  # not logged yet
         self.world = World(recipe, self._notes.append)
         self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
         self.evaluation_envs = make_evaluation_envs(recipe)
