@@ -21,6 +21,7 @@ from maskrl.runs.build import build_agent, build_replay, configure_process, load
 from maskrl.runs.checkpoint import checkpoints
 from maskrl.runs.directory import Run, RunError, versions
 from maskrl.runs.loggers import Loggers
+from maskrl.runs.pace import Pace
 from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
 from maskrl.threads import advice
 
@@ -55,7 +56,7 @@ class State:
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
         self.position = Position()
-        self._start = time.perf_counter()
+        self._start, self._pace = time.perf_counter(), Pace()
         self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
         self._timed: dict[str, float] = {}  # seconds of each part at the newest timing event
 
@@ -93,7 +94,7 @@ class State:
 
     def update(self) -> None:
         """One update of the agent; some of them are logged."""
-        with numerics(self.recipe):
+        with numerics(self.recipe), self._pace:
             metrics = self.agent.update(self.replay)
         if is_logged(self.agent.updates):
             values = {name: value.item() for name, value in metrics.items()}
@@ -123,6 +124,9 @@ class State:
 
     def log_notes(self) -> None:
         """Log what did not go as planned."""
+        on_cpu = self.agent.device.type == "cpu"  # else an update waits for the device by its nature
+        if on_cpu and (text := self._pace.complaint()) is not None:
+            self._notes.append(text)
         for text in self._notes:
             self.note(text)
         self._notes.clear()
