@@ -112,6 +112,22 @@ def load(
 
 
 @app.command()
+def start(
+    recipe: OptionalRecipe = "dmcontrol/cartpole-swingup",
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Time how long one waits for --help, for the first frame of a run, and for a run with a full replay to continue."""
+    from maskrl.bench.start import bench_start
+
+    asked = words.Asked(recipe, overrides, profile, method)
+    _show(as_json, bench_start, asked.recipe(), asked.words(), rounds=rounds)
+
+
+@app.command()
 def scale(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,

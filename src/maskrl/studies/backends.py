@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from maskrl.cost.forecast import takes_of
-from maskrl.cost.operations import blank_agent, process_memory, spaces_of
+from maskrl.cost.forecast import blank_agent, takes_of
+from maskrl.cost.operations import process_memory, spaces_of
 from maskrl.envs.base import require_extra
 from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe, as_json
