@@ -10,8 +10,9 @@ import sys
 
 from maskrl.machine import cores_allowed, physical_cores
 
-# GNU's OpenMP, which torch has on Linux, reads the first two; LLVM's and Intel's, elsewhere, the first and the last.
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+# GNU's OpenMP, which torch has on Linux, reads the first two; LLVM's and Intel's, elsewhere, the first and the last. Most waits are
+# short, and to be woken takes longer: 500 turns, some microseconds, spare an idle machine that, and cost a busy one next to nothing.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "500", "KMP_BLOCKTIME": "0"}
 # What they do if nobody tells them: spin for some milliseconds, or for 200.
 UNTOLD = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 MOST = 8  # threads of a run that names no number: the layers of an update are too small to feed more
