@@ -11,7 +11,7 @@ import sys
 from maskrl.machine import cores_allowed, physical_cores
 
 # GNU's OpenMP, which torch has on Linux, reads the first two; LLVM's and Intel's, elsewhere, the first and the last. Most waits are
-# short, and to be woken takes longer: 500 turns, some microseconds, spare an idle machine that, and cost a busy one next to nothing.
+# short, and to be woken takes longer: 500 turns, some microseconds, spare an idle machine that, and cost a busy one very little.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "500", "KMP_BLOCKTIME": "0"}
 # What they do if nobody tells them: spin for some milliseconds, or for 200.
 UNTOLD = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
