@@ -25,7 +25,7 @@ gnu = pytest.mark.skipif(
 
 def python(code, **environment):
     """A fresh Python whose OpenMP shows its settings when it is loaded: what it printed, and what it complained of."""
-    inherited = {name: value for name, value in os.environ.items() if name not in {*threads.PASSIVE, "OMP_NUM_THREADS"}}
+    inherited = {name: value for name, value in os.environ.items() if name not in {*threads.NAMES, "OMP_NUM_THREADS"}}
     settings = inherited | {"OMP_DISPLAY_ENV": "VERBOSE"} | environment
     done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_the_command_line_waits_passively():
 
 @gnu
 def test_a_run_of_a_sweep_waits_passively(tmp_path, monkeypatch):
-    for name in threads.PASSIVE:
+    for name in threads.NAMES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
     job = Job("toy/reach", ("budget.frames=nonsense",), "lite", "mlr", tiny_recipe(), "run")  # ends before it trains

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from maskrl.bench import load
-from maskrl.threads import PASSIVE, UNTOLD
+from maskrl.threads import NAMES, PASSIVE, UNTOLD
 from tiny_runs import tiny_recipe
 
 
@@ -18,8 +18,8 @@ def told(name):
 def test_a_process_is_told_how_to_wait_and_ours_stays_as_it_was(waiting, settings, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     with load._process(tiny_recipe(), load.Variant(1, waiting)) as process:
-        there = {name: process.submit(told, name).result() for name in PASSIVE}
-    assert there == {name: settings.get(name) for name in PASSIVE}
+        there = {name: process.submit(told, name).result() for name in NAMES}
+    assert there == {name: settings.get(name) for name in NAMES}
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 

@@ -18,7 +18,7 @@ from maskrl.cost.operations import spaces_of
 from maskrl.machine import cores_allowed
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import configure_process
-from maskrl.threads import PASSIVE, UNTOLD, usual_threads
+from maskrl.threads import NAMES, PASSIVE, UNTOLD, usual_threads
 
 # A program that wants a core. It ends with its standard input, however this process ends.
 BUSY = "import os, threading\nthreading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()\nwhile True: pass"
@@ -95,7 +95,7 @@ def _process(recipe: Recipe, variant: Variant) -> Iterator[ProcessPoolExecutor]:
     before = dict(os.environ)
     with fresh_processes(1) as pool:
         try:
-            for name in (*PASSIVE, "OMP_NUM_THREADS"):
+            for name in (*NAMES, "OMP_NUM_THREADS"):
                 os.environ.pop(name, None)
             os.environ.update(PASSIVE if variant.waiting == "passive" else UNTOLD)
             pool.submit(_seconds, recipe, variant.threads, 1).result()
