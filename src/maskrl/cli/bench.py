@@ -96,6 +96,38 @@ def run(
 
 
 @app.command()
+def load(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: words.Overrides = None,
+    updates: Annotated[int, typer.Option(metavar="N", min=1, help="Updates in each measurement.")] = 10,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time an update on one thread and on all, with idle cores and beside busy processes, by how threads wait."""
+    from maskrl.bench.load import bench_load
+
+    _show(as_json, bench_load, _recipe(recipe, overrides, profile, method), rounds=rounds, updates=updates)
+
+
+@app.command()
+def start(
+    recipe: OptionalRecipe = "dmcontrol/cartpole-swingup",
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Time how long one waits for --help, for the first frame of a run, and for a run with a full replay to continue."""
+    from maskrl.bench.start import bench_start
+
+    asked = words.Asked(recipe, overrides, profile, method)
+    _show(as_json, bench_start, asked.recipe(), asked.words(), rounds=rounds)
+
+
+@app.command()
 def scale(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,

@@ -177,7 +177,7 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     from maskrl.runs.directory import title
 
     recipe, repeat, device = run.recipe, run.recipe.env.action_repeat, device_of(run.recipe)
-    threads = count(recipe.threads or torch.get_num_threads(), "thread")
+    threads = count(run.threads, "thread")
     capacity, evaluation = min(recipe.replay.capacity, recipe.frames // repeat), recipe.evaluation
     words: str = recipe.profile
     if profile == "auto" and (words == "paper") == torch.cuda.is_available():  # a toy is always lite
@@ -258,7 +258,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
-    from maskrl.runs.build import device_of
+    from maskrl.runs.build import configure_process, device_of
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of
 
@@ -268,6 +268,7 @@ def evaluate(
     recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
+    configure_process(recipe, opened.threads)
     returns, recorded = _play(policy, recipe, played, video)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
@@ -289,12 +290,10 @@ def _play(
     policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None
 ) -> tuple["EpisodeReturns", Path | None]:
     """Play episodes; returns their returns, and the file of the recording if one is made."""
-    from maskrl.runs.build import configure_process
     from maskrl.runs.loop import EVALUATION_SEED
     from maskrl.runs.players import Players
     from maskrl.runs.video import Video
 
-    configure_process(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
         players = Players(recipe, lambda text: print(f"maskrl: {text}", file=sys.stderr))
         recorder = None if video is None else Video(video, fps=players.fps)

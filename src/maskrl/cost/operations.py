@@ -23,14 +23,13 @@ from torch.utils.flop_counter import flop_registry
 
 from maskrl.agents.base import Agent, Spaces
 from maskrl.clock import Clock
-from maskrl.cost.forecast import Takes, takes_of
+from maskrl.cost.forecast import META, Takes, blank_agent, takes_of
 from maskrl.nn.clip import Clip
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay, Transitions
 from maskrl.runs import checkpoint
 from maskrl.runs.build import device_of, replay_size
 
-META = torch.device("meta")
 _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
 
 
@@ -136,12 +135,6 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
 def spaces_of(recipe: Recipe) -> Spaces:
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         return Spaces.of(env)
-
-
-def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
-    """Without data in its weights, so in no time and no memory."""
-    with META:
-        return recipe.agent.build(spaces, recipe.objective, META)
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -20,10 +20,11 @@ import torch
 from maskrl.agents.base import Agent, Spaces
 from maskrl.cost.operations import UpdateCost, update_cost
 from maskrl.envs.base import episode_seed
-from maskrl.machine import cores_allowed, free_memory
+from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs.build import device_of, replay_size, torch_threads
+from maskrl.threads import usual_threads
 
 QUICK = 2e10  # FLOP of an update that is tried in full: less than a second on most machines
 ASSUMED = 0.35  # of a matrix product's speed, for an update that cannot be tried
@@ -118,7 +119,7 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
 
     The time of an update is a constant, such as the optimiser's, and a part in proportion to its batches: two sizes tell both.
     """
-    with torch_threads(recipe.threads or cores_allowed()):
+    with torch_threads(recipe.threads or usual_threads()):
         if cost.flops < QUICK:
             return _try(recipe, stepped, seconds)
         small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()

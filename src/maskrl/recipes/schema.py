@@ -101,7 +101,7 @@ class Recipe(Config):
         "float32"  # bfloat16: of convolutions and products; weights stay float32
     )
     compile: bool = False  # let torch.compile fuse the convolutional layers
-    threads: int | None = None  # of torch on a CPU; None: as many as there are cores
+    threads: int | None = None  # of torch on a CPU; None: a core each, at most 8, settled when the run is made
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,18 +15,21 @@ from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
+from maskrl.threads import usual_threads
 
 # Frames of the replay at most that are not drawn from, so that checkpoints stay whole: 30 MB at 100 × 100.
 RESERVE = 1000
 
 
-def configure_process(recipe: Recipe) -> None:
-    """Seed every generator that belongs to the process. We draw from torch's alone; an environment may use the others."""
+def configure_process(recipe: Recipe, threads: int | None = None) -> None:
+    """Set torch's threads, and seed every generator of the process. We draw from torch's; an environment may use the others.
+
+    `threads`: of the run, if there is one (`Run.threads`).
+    """
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
     np.random.seed(recipe.seed % 2**32)
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
+    torch.set_num_threads(threads or recipe.threads or usual_threads())
     keep_freed_memory()
 
 
