@@ -32,6 +32,10 @@ class Convolutions(nn.Sequential):
         if not (_suits(input) and _are_pairs(layers) and self._is_finite()):
             maps: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return maps
+        if not torch.is_grad_enabled():  # no map is kept for the way back
+            for layer in layers[::2]:
+                input = _with_relu(input, layer.weight, layer.bias, layer.stride)
+            return input
         parameters = [each for layer in layers[::2] for each in (layer.weight, layer.bias)]
         strides = [layer.stride for layer in layers[::2]]
         fused: Tensor = _ConvolutionsAndReLUs.apply(strides, input, *parameters)  # type: ignore[no-untyped-call]
@@ -61,6 +65,11 @@ def _are_pairs(layers: Sequence[nn.Module]) -> bool:
     )
 
 
+def _with_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int]) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, (0, 0), stride, (1, 1), 1, "relu", [], None)
+    return y
+
+
 class _ConvolutionsAndReLUs(torch.autograd.Function):
     """Weights and biases in turn. Gradients between the layers are nobody else's, so a ReLU's way back overwrites them."""
 
@@ -68,11 +77,7 @@ class _ConvolutionsAndReLUs(torch.autograd.Function):
     def forward(ctx: Any, strides: Sequence[tuple[int, int]], x: Tensor, *parameters: Tensor) -> Tensor:
         maps = [x]
         for stride, weight, bias in zip(strides, parameters[::2], parameters[1::2], strict=True):
-            maps.append(
-                torch.ops.mkldnn._convolution_pointwise(
-                    maps[-1], weight, bias, (0, 0), stride, (1, 1), 1, "relu", [], None
-                )
-            )
+            maps.append(_with_relu(maps[-1], weight, bias, stride))
         ctx.strides = strides
         ctx.save_for_backward(*maps, *parameters)
         return maps[-1]
