@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import pretend
+from maskrl.nn.transfer import Arriving
 from pretend import DEVICE
 
 
@@ -91,14 +92,11 @@ def test_what_does_not_wait_is_not_counted(seen: pretend.Seen, tensor: Tensor, g
     assert not seen.synchronisations
 
 
-def test_synchronisations_are_told_by_the_line_of_the_package(seen: pretend.Seen):
-    from maskrl.nn.clip import Clip
-
-    clip = Clip(torch.zeros(1, 2, 1, 4, 4, dtype=torch.uint8), torch.zeros(1, 2, 1))
-    clip.obs.to(DEVICE)
+def test_synchronisations_are_told_by_the_line_of_the_package(seen: pretend.Seen, tensor: Tensor):
+    tensor.cpu()
     assert set(seen.synchronisations) == {"outside"}
-    clip.to(DEVICE)
-    assert any(line.startswith("nn/") for line in seen.synchronisations)
+    Arriving(tensor).value()
+    assert any(line.startswith("nn/transfer.py:") for line in seen.synchronisations)
 
 
 def test_a_copy_to_the_host_holds_nonsense_until_it_is_awaited(seen: pretend.Seen, tensor: Tensor):

@@ -16,12 +16,15 @@ from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, CenterCrop
 from maskrl.nn.encoders import Encoder
+from maskrl.nn.guard import Guard
 from maskrl.nn.momentum import Momentum
+from maskrl.nn.transfer import sent
 from maskrl.objectives.base import Objective, ObjectiveConfig, Offers
 from maskrl.objectives.step import AuxiliaryStep
 from maskrl.replay.buffer import Replay
 
-Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
+Metrics = dict[str, Tensor]  # detached scalars on the agent's device, keys "<part>/<what>"
+ADVICE = "Lower agent.learning_rate, and look for rewards that are not finite or very large."
 Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number
 
 
@@ -124,7 +127,7 @@ class PolicyNetwork(nn.Module):
         return actions
 
     def on_device(self, obs: NDArray[np.uint8]) -> Tensor:
-        return torch.from_numpy(obs).to(next(self.parameters()).device)
+        return sent(torch.from_numpy(obs), next(self.parameters()).device)
 
     def load_agent_state(self, state: Mapping[str, Any]) -> None:
         """Take its parts out of an agent's `state_dict`."""
@@ -152,7 +155,22 @@ class Agent:
     def __init__(self, config: "AgentConfig", policy: "PolicyNetwork", generators: "Generators", device: torch.device):
         self._config, self._policy, self.encoder = config, policy, policy.encoder
         self.generators, self.device = generators, device
-        self.watch, self.updates = Stopwatch(), 0
+        self.watch, self.updates, self.guard = Stopwatch(), 0, Guard(device)
+
+    def protect(self) -> None:
+        """Let the guard stop all that learns; a subclass calls it once its parts are there."""
+        parts = list(self.modules.values())
+        if self.auxiliary is not None:
+            self.auxiliary.guard_by(self.guard)
+        self.guard.protect(self.optimizers.values(), parts)
+
+    def require_finite(self, what: str, value: Tensor) -> None:
+        """Stop before a loss or a gradient that is not finite reaches the weights."""
+        self.guard.watch(f"The {what} is", value, ADVICE)
+
+    def check(self) -> None:
+        """Raise an error if a value of an earlier update was not finite, which an accelerator may not have told yet."""
+        self.guard.check()
 
     def policy(self) -> "PolicyNetwork":
         """The deterministic policy, which shares its weights with the agent."""
@@ -197,6 +215,7 @@ class Agent:
 
     def state_dict(self) -> dict[str, Any]:
         """All of it but torch's own generators."""
+        self.check()
         return {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
@@ -294,10 +313,6 @@ def require_splittable(objective: Objective[Any], micro_batch: int | None) -> No
         )
 
 
-def require_finite(what: str, value: Tensor, update: int) -> None:
-    """Stop before a loss or a gradient that is not finite reaches the weights."""
-    if not value.isfinite():
-        raise FloatingPointError(
-            f"The {what} is {value.item()} at update {update}; the weights were left as they were. Lower agent.learning_rate, "
-            "and look for rewards that are not finite or very large."
-        )
+def numbers(metrics: Metrics) -> dict[str, float]:
+    """Their values, by one copy: each by itself would wait for the device."""
+    return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True)) if metrics else {}

@@ -29,7 +29,6 @@ from maskrl.agents.base import (
     ReplayNeeds,
     Spaces,
     Workload,
-    require_finite,
     require_splittable,
 )
 from maskrl.clock import Clock
@@ -38,9 +37,10 @@ from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
+from maskrl.nn.transfer import sent
 from maskrl.objectives.base import Host, Loss, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
-from maskrl.replay.buffer import Draw, Replay, Transitions
+from maskrl.replay.buffer import Draw, PrioritiesError, Replay, Transitions
 
 # ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,6 +196,7 @@ class Rainbow(Agent):
             lr=config.learning_rate, eps=config.adam_epsilon, fused=True,
         )  # fmt: skip
         self.optimizers = {"joint": self.optimizer}
+        self.protect()
 
     def epsilon(self, clock: Clock) -> float:
         """The share of random actions: from 1 to its end over `epsilon_decisions` after the warm-up."""
@@ -226,31 +227,40 @@ class Rainbow(Agent):
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
         objective = self.objective if self.updates % self.every == 0 else None
+        self.guard.begin(self.updates)
         with self.watch("replay"):
             span = max(config.n_step, objective.needs.clip_length if objective else 1)
-            draw = replay.draw(config.batch_size, span=span, whole=False, correction=self.correction)
+            draw = self._draw(replay, span)
             batch = replay.transitions(
                 draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends
             ).to(self.device)
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             judged = self.augment(batch.next_obs) if config.double else next_obs
+            weights = sent(draw.weights, self.device)
         self.optimizer.zero_grad()
         with self.watch("critic"):
-            found, errors = self.add_q_gradient(batch, draw.weights.to(self.device), obs, next_obs, judged)
+            found, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
             metrics |= found
         if objective is not None:
-            loss = self._add_objective_gradient(objective, replay, draw, PolicyBatch(batch.obs, obs))
+            loss = self._add_objective_gradient(objective, replay, draw, weights, PolicyBatch(batch.obs, obs))
             metrics |= loss.metrics
             if loss.priorities is not None:
                 errors[: len(loss.priorities)] += loss.priorities
         if replay.is_prioritised:
-            replay.reprioritise(draw, errors.cpu())
+            replay.reprioritise(draw, errors)
         with self.watch("optimizer"):
             metrics |= self.step(objective)
         if self.updates % config.target_every == 0:
             self.target_encoder.update()
             self.target_head.update()
         return metrics
+
+    def _draw(self, replay: Replay, span: int) -> Draw:
+        try:
+            return replay.draw(self.config.batch_size, span=span, whole=False, correction=self.correction)
+        except PrioritiesError:
+            self.check()  # it knows the cause
+            raise
 
     def add_q_gradient(
         self, batch: Transitions, weights: Tensor, obs: View, next_obs: View, judged: View
@@ -270,13 +280,13 @@ class Rainbow(Agent):
         outputs = self.head(self.encoder(obs.pixels()))  # (B, A, width)
         taken = _of(outputs, batch.actions.argmax(dim=-1))
         loss = (weights * self.returns.loss(taken, target)).mean()
-        require_finite("Q loss", loss, self.updates)
+        self.require_finite("Q loss", loss)
         torch.autograd.backward(loss)
         found = {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
         return found, self.returns.surprise(taken.detach(), target)
 
     def _add_objective_gradient(
-        self, objective: Objective[Any], replay: Replay, draw: Draw, batch: PolicyBatch
+        self, objective: Objective[Any], replay: Replay, draw: Draw, weights: Tensor, batch: PolicyBatch
     ) -> Loss:
         """At the first of the drawn transitions, with their importance weights."""
         length, starts = objective.needs.clip_length, draw.first(self.config.clips or len(draw))
@@ -285,8 +295,7 @@ class Rainbow(Agent):
             first = PolicyBatch(batch.obs[: len(starts)], batch.view[: len(starts)])
         with self.watch("objective"):
             views = objective.views(Material(clip, first))
-            weights = starts.weights.to(self.device)
-            return objective.add_gradient(views, micro_batch=self.config.micro_batch, weights=weights)
+            return objective.add_gradient(views, micro_batch=self.config.micro_batch, weights=weights[: len(starts)])
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.objective is None:
@@ -298,6 +307,7 @@ class Rainbow(Agent):
         if self.objective.needs.policy_batch:
             obs = replay.transitions(draw).to(self.device).obs
             batch = PolicyBatch(obs, self.augment(obs))
+        self.guard.begin(self.updates)
         self.optimizer.zero_grad()
         views = self.objective.views(Material(clip, batch))
         metrics = self.objective.add_gradient(views, micro_batch=config.micro_batch).metrics
@@ -307,7 +317,7 @@ class Rainbow(Agent):
         """Clip each group, then Adam."""
         norms = [nn.utils.clip_grad_norm_(group, self.config.max_grad_norm) for _, group in self.clipped]
         for norm in norms:
-            require_finite("gradient of the loss", norm, self.updates)
+            self.require_finite("gradient of the loss", norm)
         if objective is not None:
             # Before the step, as in the released code: a momentum of 0 then lags by one update instead of none.
             objective.update_momentum()

@@ -24,7 +24,6 @@ from maskrl.agents.base import (
     PolicyNetwork,
     Spaces,
     Workload,
-    require_finite,
     require_splittable,
 )
 from maskrl.clock import Clock
@@ -140,8 +139,11 @@ class SAC(Agent):
             for name, parameters in learned.items()
         }
         self.optimizers["temperature"] = torch.optim.Adam(
-            [self.log_temperature], lr=config.temperature_learning_rate, betas=(config.temperature_beta, 0.999)
-        )
+            [self.log_temperature], lr=config.temperature_learning_rate,
+            betas=(config.temperature_beta, 0.999),
+            fused=True,
+        )  # fmt: skip
+        self.protect()
 
     def own_state(self) -> dict[str, Tensor]:
         return {"log_temperature": self.log_temperature}
@@ -153,6 +155,7 @@ class SAC(Agent):
 
     def update(self, replay: Replay) -> Metrics:
         config, metrics = self.config, Metrics()
+        self.guard.begin(self.updates)
         with self.watch("replay"):
             clip = self._clip(replay) if self.updates % self.every == 0 else None
             batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount).to(self.device)
@@ -184,7 +187,7 @@ class SAC(Agent):
         if self.auxiliary is None or self.when != place or self.updates % self.every:
             return {}
         with self.watch("objective"):
-            return self.auxiliary(clip, batch)
+            return self.auxiliary.learn(clip, batch)
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.auxiliary is None:
@@ -210,7 +213,7 @@ class SAC(Agent):
             loss = (q - target).square().sum() / len(actions)
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
-        require_finite("critic loss", total, self.updates)
+        self.require_finite("critic loss", total)
         self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
 
@@ -229,7 +232,7 @@ class SAC(Agent):
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
             torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
-        require_finite("actor loss", total, self.updates)
+        self.require_finite("actor loss", total)
         self.optimizers["actor"].step()
         self.optimizers["temperature"].zero_grad()
         torch.autograd.backward(temperature * (entropy - self.target_entropy))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from maskrl.config import Config
 from maskrl.nn.clip import Clip
+from maskrl.nn.guard import Guard
 from maskrl.objectives.base import Group, Material, Objective, PolicyBatch
 
 Schedule = Literal["unit_peak", "printed", "constant"]
@@ -86,9 +87,20 @@ class AuxiliaryStep:
         self.optimizer = torch.optim.Adam(groups, lr=self.config.learning_rate, fused=True)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self.updates = 0
+        self.guard_by(Guard(self.parameters[0].device))
+
+    def guard_by(self, guard: Guard) -> None:
+        """Share the guard of an agent, which stops both."""
+        self.guard = guard
+        guard.protect([self.optimizer], [self.objective])
 
     def __call__(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
         """One update on one batch; returns what is worth watching."""
+        self.guard.begin(self.updates)
+        return self.learn(clip, batch)
+
+    def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
+        """The same as a part of an agent's update, which has begun."""
         name, config = self.objective.name, self.config
         views = self.objective.views(Material(clip, batch))
         factor = SCHEDULES[config.schedule](self.updates, config.warmup_updates)
@@ -98,20 +110,18 @@ class AuxiliaryStep:
         metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch).metrics
         limit = math.inf if config.max_grad_norm is None else config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.parameters, limit)
-        if not norm.isfinite():
-            raise FloatingPointError(
-                f"The gradient of {name} has norm {norm.item()} at update {self.updates}; the weights were left as they were. "
-                "Lower learning_rate, and look for non-finite weights in the encoder."
-            )
+        advice = "Lower learning_rate, and look for non-finite weights in the encoder."
+        self.guard.watch(f"The gradient of {name} has norm", norm, advice)
         self.optimizer.step()
         if self.updates % config.momentum_every == 0:
             self.objective.update_momentum()
         self.updates += 1
-        used = torch.tensor(self.optimizer.param_groups[0]["lr"])
+        used = torch.full((), self.optimizer.param_groups[0]["lr"], device=norm.device)
         return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the host's own weights, which are the host's to save."""
+        self.guard.check()
         return {
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),

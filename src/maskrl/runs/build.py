@@ -68,7 +68,9 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
 
 def numerics(recipe: Recipe) -> torch.autocast:
     """In which precision an update computes."""
-    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    lower = recipe.precision == "bfloat16"
+    # Without torch's cache of lowered weights, which would outlive the steps within an update.
+    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=lower, cache_enabled=False)
 
 
 class ReplaySize(TypedDict):

@@ -64,6 +64,7 @@ def _loop(state: State, stop: Stop) -> None:
 def _evaluate(state: State, stop: Stop) -> None:
     """Evaluate and log it; before all training, also what random actions earn."""
     clock = state.clock
+    state.agent.check()
     with suppress(InterruptedEvaluation):
         with state.agent.watch("evaluation"):
             floor, returns = _play_twice(state, stop)
