@@ -298,6 +298,8 @@ def _tensor(data: Any, *, device: Any = None, **options: Any) -> Tensor:
 
 
 def _pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    if self.is_pinned():
+        return self
     copy = self.clone()
     _pinned.add(copy.data_ptr())
     weakref.finalize(copy, _pinned.discard, copy.data_ptr())

@@ -195,6 +195,9 @@ class Agent:
         """How many updates follow the decision that is made at this time."""
         return self._config.updates_due(clock)
 
+    def prepare(self, replay: Replay, updates: int) -> None:
+        """Begin to gather batches for the next updates, as many as the replay allows. Until they are made, nothing may be added."""
+
     def update(self, replay: Replay) -> Metrics:
         raise NotImplementedError
 

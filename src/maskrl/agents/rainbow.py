@@ -14,7 +14,7 @@ the end of an episode are zero, and the decoder is not copied into the target ne
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,11 +34,12 @@ from maskrl.agents.base import (
 from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
+from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder, NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
 from maskrl.nn.transfer import sent
-from maskrl.objectives.base import Host, Loss, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
+from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
 from maskrl.replay.buffer import Draw, PrioritiesError, Replay, Transitions
 
@@ -164,6 +165,22 @@ class RainbowPolicy(PolicyNetwork):
         return expected.argmax(dim=-1)
 
 
+class Drawn(NamedTuple):
+    """What an update learns from."""
+
+    draw: Draw
+    batch: Transitions
+    clip: Clip | None  # the objective's
+
+    def to(self, device: torch.device) -> "Drawn":
+        clip = None if self.clip is None else self.clip.to(device)
+        return Drawn(replace(self.draw, weights=sent(self.draw.weights, device)), self.batch.to(device), clip)
+
+    def pinned(self, device: torch.device) -> "Drawn":
+        clip = None if self.clip is None else self.clip.pinned(device)
+        return Drawn(self.draw, self.batch.pinned(device), clip)
+
+
 class Rainbow(Agent):
     """Built by `RainbowConfig.build`. `update` is one step of Adam on the sum of both losses."""
 
@@ -224,43 +241,65 @@ class Rainbow(Agent):
     def renew_noise(self) -> None:
         self.head.resample(self.generators.explore)
 
+    def prepare(self, replay: Replay, updates: int) -> None:
+        for update in range(self.updates + len(replay.ahead), self.updates + min(updates, replay.ahead.depth)):
+            replay.ahead.gather(self._reading(replay, update))
+
     def update(self, replay: Replay) -> Metrics:
-        config, metrics = self.config, Metrics()
-        objective = self.objective if self.updates % self.every == 0 else None
         self.guard.begin(self.updates)
         with self.watch("replay"):
-            span = max(config.n_step, objective.needs.clip_length if objective else 1)
-            draw = self._draw(replay, span)
-            batch = replay.transitions(
-                draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends
-            ).to(self.device)
+            drawn: Drawn = replay.ahead.take() or self._reading(replay, self.updates)()
+        metrics, errors = self.learn(drawn.to(self.device))
+        if replay.is_prioritised:
+            replay.reprioritise(drawn.draw, errors)
+        self.updates += 1
+        return metrics
+
+    def learn(self, drawn: "Drawn") -> tuple[Metrics, Tensor]:
+        """What an update does on the device; returns the errors of the transitions, too."""
+        config, batch, weights = self.config, drawn.batch, drawn.draw.weights
+        objective = self.objective if self.updates % self.every == 0 else None
+        with self.watch("replay"):
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             judged = self.augment(batch.next_obs) if config.double else next_obs
-            weights = sent(draw.weights, self.device)
         self.optimizer.zero_grad()
         with self.watch("critic"):
-            found, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
-            metrics |= found
+            metrics, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
         if objective is not None:
-            loss = self._add_objective_gradient(objective, replay, draw, weights, PolicyBatch(batch.obs, obs))
+            count = len(drawn.draw.first(config.clips or len(batch)))  # at the first of the drawn transitions
+            material = Material(drawn.clip, PolicyBatch(batch.obs[:count], obs[:count]))
+            with self.watch("objective"):
+                views = objective.views(material)
+                loss = objective.add_gradient(views, micro_batch=config.micro_batch, weights=weights[:count])
             metrics |= loss.metrics
             if loss.priorities is not None:
                 errors[: len(loss.priorities)] += loss.priorities
-        if replay.is_prioritised:
-            replay.reprioritise(draw, errors)
         with self.watch("optimizer"):
-            metrics |= self.step(objective)
-        if self.updates % config.target_every == 0:
+            metrics |= self._clip_and_step(objective)
+        if (self.updates + 1) % config.target_every == 0:
             self.target_encoder.update()
             self.target_head.update()
-        return metrics
+        return metrics, errors
 
-    def _draw(self, replay: Replay, span: int) -> Draw:
+    def _reading(self, replay: Replay, update: int) -> Callable[[], "Drawn"]:
+        """Draw for this update now; what is returned reads."""
+        config = self.config
+        objective = self.objective if update % self.every == 0 else None
+        length = objective.needs.clip_length if objective else 0
         try:
-            return replay.draw(self.config.batch_size, span=span, whole=False, correction=self.correction)
+            draw = replay.draw(
+                config.batch_size, span=max(config.n_step, length, 1), whole=False, correction=self.correction
+            )
         except PrioritiesError:
             self.check()  # it knows the cause
             raise
+
+        def read() -> Drawn:
+            batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
+            clip = replay.clips(draw.first(config.clips or len(draw)), length=length) if length else None
+            return Drawn(draw, batch, clip).pinned(self.device)
+
+        return read
 
     def add_q_gradient(
         self, batch: Transitions, weights: Tensor, obs: View, next_obs: View, judged: View
@@ -285,18 +324,6 @@ class Rainbow(Agent):
         found = {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
         return found, self.returns.surprise(taken.detach(), target)
 
-    def _add_objective_gradient(
-        self, objective: Objective[Any], replay: Replay, draw: Draw, weights: Tensor, batch: PolicyBatch
-    ) -> Loss:
-        """At the first of the drawn transitions, with their importance weights."""
-        length, starts = objective.needs.clip_length, draw.first(self.config.clips or len(draw))
-        with self.watch("replay"):
-            clip = replay.clips(starts, length=length).to(self.device) if length else None
-            first = PolicyBatch(batch.obs[: len(starts)], batch.view[: len(starts)])
-        with self.watch("objective"):
-            views = objective.views(Material(clip, first))
-            return objective.add_gradient(views, micro_batch=self.config.micro_batch, weights=weights[: len(starts)])
-
     def update_objective(self, replay: Replay) -> Metrics:
         if self.objective is None:
             raise ValueError("This agent has no objective to learn from alone. Build it with one.")
@@ -314,7 +341,12 @@ class Rainbow(Agent):
         return metrics | self.step(self.objective)
 
     def step(self, objective: Objective[Any] | None) -> Metrics:
-        """Clip each group, then Adam."""
+        """Clip each group, then Adam; that is an update."""
+        metrics = self._clip_and_step(objective)
+        self.updates += 1
+        return metrics
+
+    def _clip_and_step(self, objective: Objective[Any] | None) -> Metrics:
         norms = [nn.utils.clip_grad_norm_(group, self.config.max_grad_norm) for _, group in self.clipped]
         for norm in norms:
             self.require_finite("gradient of the loss", norm)
@@ -322,7 +354,6 @@ class Rainbow(Agent):
             # Before the step, as in the released code: a momentum of 0 then lags by one update instead of none.
             objective.update_momentum()
         self.optimizer.step()
-        self.updates += 1
         named = zip(self.clipped, norms, strict=True)
         return {f"{name}/gradient_norm": norm for (name, _), norm in named if name is not None}
 

@@ -8,7 +8,7 @@ of the critic even when an objective is used, and the convolutions of the actor 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -35,7 +35,7 @@ from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig, Offers, PolicyBatch, When
 from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
-from maskrl.replay.buffer import Replay
+from maskrl.replay.buffer import Replay, Transitions
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 # `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
@@ -153,12 +153,27 @@ class SAC(Agent):
         noise = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
         return squashed(mean, log_std, noise)
 
+    def prepare(self, replay: Replay, updates: int) -> None:
+        for update in range(self.updates + len(replay.ahead), self.updates + min(updates, replay.ahead.depth)):
+            replay.ahead.gather(self._reading(replay, update))
+
     def update(self, replay: Replay) -> Metrics:
-        config, metrics = self.config, Metrics()
         self.guard.begin(self.updates)
         with self.watch("replay"):
-            clip = self._clip(replay) if self.updates % self.every == 0 else None
-            batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount).to(self.device)
+            clip, batch = replay.ahead.take() or self._reading(replay, self.updates)()
+        learns = self.auxiliary is not None and self.updates % self.every == 0
+        if self.auxiliary is not None and learns:
+            self.auxiliary.begin()
+        metrics = self.learn(None if clip is None else clip.to(self.device), batch.to(self.device))
+        self.updates += 1
+        if self.auxiliary is not None and learns:
+            self.auxiliary.updates += 1
+        return metrics
+
+    def learn(self, clip: Clip | None, batch: Transitions) -> Metrics:
+        """What an update does on the device."""
+        config, metrics = self.config, Metrics()
+        with self.watch("replay"):
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             material = (clip, PolicyBatch(batch.obs, obs))
         with self.watch("critic"):
@@ -170,17 +185,26 @@ class SAC(Agent):
         if self.updates % config.target_every == 0:
             self.target_encoder.update()
             self.target_critic.update()
-        metrics |= self._learn_beside("last", *material)
-        self.updates += 1
-        return metrics
+        return metrics | self._learn_beside("last", *material)
 
-    def _clip(self, replay: Replay) -> Clip | None:
-        """Clips for the objective, if it needs some."""
+    def _reading(self, replay: Replay, update: int) -> Callable[[], tuple[Clip | None, Transitions]]:
+        """Draw for this update now; what is returned reads."""
+        config, clips = self.config, self._clips(replay) if update % self.every == 0 else None
+        draw = replay.draw(config.batch_size)
+
+        def read() -> tuple[Clip | None, Transitions]:
+            clip = None if clips is None else clips()
+            return clip, replay.transitions(draw, discount=config.discount).pinned(self.device)
+
+        return read
+
+    def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
+        """Draw clips for the objective, if it needs some; what is returned reads."""
         steps = self.needs.clip_length
         if not steps:
             return None
         draw = replay.draw(self.config.auxiliary.clips, span=steps, purpose="clips")
-        return replay.clips(draw, length=steps).to(self.device)
+        return lambda: replay.clips(draw, length=steps).pinned(self.device)
 
     def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
         """Optimise the objective, if this is its place in the update and its turn."""
@@ -196,7 +220,8 @@ class SAC(Agent):
         if self.needs.policy_batch:
             obs = replay.transitions(replay.draw(self.config.batch_size)).to(self.device).obs
             batch = PolicyBatch(obs, self.augment(obs))
-        return self.auxiliary(self._clip(replay), batch)
+        clips = self._clips(replay)
+        return self.auxiliary(None if clips is None else clips().to(self.device), batch)
 
     def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
         """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads."""

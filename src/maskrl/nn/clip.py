@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from maskrl.nn.transfer import HOSTS, sent
+from maskrl.nn.transfer import HOSTS, pinned, sent
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,15 @@ class Clip:
 
     def to(self, device: torch.device | str) -> "Clip":
         """A copy there, or as with a tensor this one, if it is there already."""
-        if self.obs.device == torch.device(device):
-            return self
+        return self if self.obs.device == torch.device(device) else self._with(sent, device)
+
+    def pinned(self, device: torch.device | str) -> "Clip":
+        """In memory from which it can be sent to the device without waiting."""
+        return self._with(pinned, device)
+
+    def _with(self, move: Callable[[Tensor, torch.device | str], Tensor], device: torch.device | str) -> "Clip":
         return replace(
-            self, obs=sent(self.obs, device), actions=sent(self.actions, device), valid=sent(self.valid, device)
+            self, obs=move(self.obs, device), actions=move(self.actions, device), valid=move(self.valid, device)
         )
 
 

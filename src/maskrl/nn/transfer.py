@@ -7,12 +7,15 @@ from torch import Tensor
 HOSTS = ("cpu", "meta")
 
 
+def pinned(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Where a copy to the device can run while the host goes on: for an accelerator, in pinned memory."""
+    stays = tensor.device.type not in HOSTS or torch.device(device).type in HOSTS
+    return tensor if stays else tensor.pin_memory()
+
+
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor there. Only out of pinned memory does a copy run while the host goes on."""
-    device = torch.device(device)
-    if tensor.device.type in HOSTS and device.type not in HOSTS:
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    """The tensor there, without waiting for it."""
+    return pinned(tensor, device).to(device, non_blocking=True)
 
 
 class Arriving:

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from maskrl.nn.clip import Clip
-from maskrl.nn.transfer import HOSTS, Arriving, sent
+from maskrl.nn.transfer import HOSTS, Arriving, pinned, sent
+from maskrl.replay.ahead import Ahead
 from maskrl.replay.sumtree import SumTree
 
 Index = NDArray[np.int64]
@@ -65,6 +66,10 @@ class Transitions:
     def to(self, device: torch.device | str) -> "Transitions":
         return Transitions(**{field.name: sent(getattr(self, field.name), device) for field in fields(self)})
 
+    def pinned(self, device: torch.device | str) -> "Transitions":
+        """In memory from which they can be sent to the device without waiting."""
+        return Transitions(**{field.name: pinned(getattr(self, field.name), device) for field in fields(self)})
+
 
 class Replay:
     """The newest transitions: `capacity` of them, unless more episodes end among them than there is room for (`_slots`).
@@ -89,6 +94,7 @@ class Replay:
         priority_exponent: float | None = None,  # None: uniform draws
         mend: bool = False,  # lengthen files that were cut short: `load_state_dict` tells which frames that costs
         mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
+        prefetch: int = 0,  # batches that may be gathered ahead, see `Ahead`
     ) -> None:
         if len(frame_shape) != 3 or min(frame_shape) < 1:
             raise ValueError(
@@ -106,6 +112,13 @@ class Replay:
                 f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
                 "their errors (Rainbow: 0.5), or be None for uniform draws."
             )
+        if prefetch and priority_exponent is not None:
+            raise ValueError(
+                f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
+                "uniformly (priority_exponent=None)."
+            )
+        # Where the frames are on the device, there is nothing to gather here.
+        self.ahead = Ahead(prefetch if mirror is None else 0)
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
         self.discrete, self.priority_exponent = discrete, priority_exponent
         self._slots = _slots(frame_stack, capacity, reserve)

@@ -47,6 +47,8 @@ def _loop(state: State, stop: Stop) -> None:
         now = state.clock
         if obs is None:
             obs = state.begin_episode()
+        due = agent.updates_due(now)
+        agent.prepare(state.replay, due)  # while the device chooses an action
         action: Action
         if now.decisions < recipe.agent.warmup_decisions:
             action = state.spaces.random_action(state.explorer)
@@ -54,7 +56,7 @@ def _loop(state: State, stop: Stop) -> None:
             with agent.watch("actor"):
                 action = agent.act(obs[None], explore=True, clock=now)[0]
         world.step_async(action)  # the released code, too, chooses an action, updates, and then steps
-        for _ in range(agent.updates_due(now)):
+        for _ in range(due):
             state.update()
         with agent.watch("environment"):
             step = world.step(action)
