@@ -37,11 +37,17 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 class _Backend(_DummyBackendModule):
     """What torch asks the module of a backend."""
 
+    free = 0  # bytes that it says are free
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        return self.free, self.free
 
-_setup_privateuseone_for_python_backend("pretend", backend_module=_Backend())
+
+backend = _Backend()
+_setup_privateuseone_for_python_backend("pretend", backend_module=backend)
 DEVICE = torch.device("pretend:0")
 
 

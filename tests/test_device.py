@@ -4,7 +4,9 @@ The device is the pretend accelerator of `pretend.py`; `test_cuda.py` has what n
 """
 
 import copy
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from maskrl.bench.noise import noise_replay
 from maskrl.cost.operations import spaces_of
 from maskrl.objectives.base import ObjectiveConfig
 from maskrl.objectives.curl import CURLConfig
-from maskrl.recipes.schema import Budget, Evaluation, Recipe
+from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.replay.buffer import Replay
 from maskrl.representation.probe import probe
 from maskrl.runs import build
@@ -67,6 +69,7 @@ PAIRS = [
     for name, objective in objectives.items()
     for pair in [f"{agent}, {name}"]
 ]
+UNIFORM = replace(tiny_rainbow(), agent=replace(tiny_rainbow().agent, priority_exponent=None))
 RECIPES: dict[str, Callable[..., Recipe]] = {"SAC": tiny_recipe, "Rainbow": tiny_rainbow}
 each_agent = pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES.keys())
 one_agent_is_fast = pytest.mark.parametrize(
@@ -158,9 +161,7 @@ def test_acting_is_the_same_and_waits_once_for_the_action(make, explore: bool):
         pytest.param(tiny_recipe(), 0, id="SAC, MLR"),
         pytest.param(replace(tiny_recipe(), objective=SAC_OBJECTIVES["CURL"]), 0, id="SAC, CURL"),
         pytest.param(tiny_rainbow(), 1, id="Rainbow, MLR"),
-        pytest.param(
-            replace(tiny_rainbow(), agent=replace(tiny_rainbow().agent, priority_exponent=None)), 0, id="uniform"
-        ),
+        pytest.param(UNIFORM, 0, id="uniform draws"),
     ],
 )
 def test_an_update_waits_for_the_device_only_where_it_must_know_priorities(recipe: Recipe, waits: int):
@@ -300,6 +301,101 @@ def test_a_run_that_is_killed_and_continued_there_ends_as_one_on_the_cpu(tmp_pat
     assert {parameter.device for parameter in agent.encoder.parameters()} == {DEVICE}
     assert logged(run) == logged(expected)  # evaluations and cheap probes among them
     assert same_end(run, expected)
+
+
+@one_agent_is_fast
+def test_a_run_whose_frames_are_there_ends_as_one_whose_frames_are_here(
+    tmp_path: Path, make, on_device, monkeypatch: pytest.MonkeyPatch
+):
+    recipe = short(make)
+    expected, _ = trained(tmp_path / "cpu", recipe)
+    on_device()
+    monkeypatch.setattr(pretend.backend, "free", 1 << 40)
+    with pretend.accelerator():
+        run = Run.create(tmp_path / "device", recipe)
+        with pytest.raises(Killed):
+            train(recipe, run, [Deadly()])
+        train(recipe, run)
+    assert same_end(run, expected)
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "there"), [(0, None, False), (0, True, True), (1 << 40, None, True), (1 << 40, False, False)]
+)
+def test_frames_are_kept_there_if_they_fit_or_if_that_is_asked_for(
+    tmp_path: Path, free: int, wanted: bool | None, there: bool, on_device, monkeypatch: pytest.MonkeyPatch
+):
+    recipe = replace(tiny_recipe(), replay=ReplayConfig(on_device=wanted, capacity=100))
+    monkeypatch.setattr(pretend.backend, "free", free)
+    on_device()
+    with pretend.accelerator() as seen, closing(recipe.env.make(seed=1, training=True)) as env:
+        replay = build.build_replay(recipe, env, Run.create(tmp_path / "run", recipe))
+        obs, _ = env.reset(seed=1)
+        replay.begin_episode(obs)
+        for _ in range(30):
+            replay.add(np.zeros(2), 1.0, obs, terminated=False, truncated=False)
+        assert replay.clips(replay.draw(3, span=4), length=4).obs.device == (DEVICE if there else CPU)
+        assert replay.ahead.depth == (0 if there else 2)
+        assert not seen.synchronisations
+
+
+# ── Batches gathered ahead ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize(
+    "uniform", [tiny_recipe(), pytest.param(UNIFORM, marks=pytest.mark.slow)], ids=["SAC", "Rainbow"]
+)
+def test_a_run_whose_batches_are_gathered_ahead_ends_as_one_that_waits(
+    tmp_path: Path, uniform: Recipe, depth: int, on_device
+):
+    """Killed between two checkpoints, too: no draw is made before the checkpoint that belongs to a later update."""
+    agent = replace(uniform.agent, updates_per_decision=3)
+    recipe = replace(uniform, agent=agent, budget=Budget(frames=78), evaluation=Evaluation(every=78, episodes=1))
+    recipe = replace(recipe, checkpoint_every=3)
+    expected, _ = trained(tmp_path / "cpu", recipe)
+    ahead = replace(recipe, replay=replace(recipe.replay, prefetch=depth))
+    on_device()
+    with pretend.accelerator():
+        run = Run.create(tmp_path / "device", ahead)
+        with pytest.raises(Killed):
+            train(ahead, run, [Deadly()])
+        train(ahead, run)
+    assert same_end(run, expected)
+
+
+def test_only_the_reading_is_left_to_a_thread(monkeypatch: pytest.MonkeyPatch):
+    threads: dict[str, set[str]] = {"draw": set(), "transitions": set(), "clips": set()}
+    for name, seen in threads.items():
+        method = getattr(Replay, name)
+
+        def noted(*args: Any, _method: Any = method, _seen: set[str] = seen, **options: Any) -> Any:
+            _seen.add(threading.current_thread().name.partition("_")[0])
+            return _method(*args, **options)
+
+        monkeypatch.setattr(Replay, name, noted)
+    agent, replay = learner(tiny_recipe(), CPU)
+    replay.ahead.depth = 2
+    agent.prepare(replay, 3)
+    assert len(replay.ahead) == 2
+    agent.prepare(replay, 3)  # asked twice, gathered once
+    assert len(replay.ahead) == 2
+    updated(agent, replay, 2)
+    assert len(replay.ahead) == 0
+    here = threading.current_thread().name
+    assert threads == {"draw": {here}, "transitions": {"maskrl-replay"}, "clips": {"maskrl-replay"}}
+
+
+def test_draws_by_priority_are_not_made_ahead():
+    assert build.prefetch_of(tiny_rainbow()) == 0
+    with pytest.raises(
+        ValueError, match=r"replay.prefetch=2, but agent.priority_exponent=0.5: .* Use replay.prefetch=none"
+    ):
+        tiny_rainbow(replay=ReplayConfig(prefetch=2))
+    with pytest.raises(ValueError, match=r"prefetch=1, but draws by priority wait .* Use prefetch=0"):
+        Replay(
+            frame_shape=(1, 4, 4), action_dim=1, frame_stack=1, capacity=9, seed=0, priority_exponent=0.5, prefetch=1
+        )
 
 
 @pytest.mark.slow
