@@ -30,6 +30,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
@@ -57,10 +58,14 @@ class Seen:
 
     synchronisations: Counter[str] = field(default_factory=Counter)  # by file:line
     operations: Counter[str] = field(default_factory=Counter)  # by name, of those that read a tensor of the device
+    launches: Counter[str] = field(
+        default_factory=Counter
+    )  # of these, all but views, for which a device has nothing to do
+    crossings: Counter[str] = field(default_factory=Counter)  # by file:line, copies either way, and the host's numbers
 
     def clear(self) -> None:
-        self.synchronisations.clear()
-        self.operations.clear()
+        for counts in vars(self).values():
+            counts.clear()
 
 
 _seen = Seen()
@@ -80,6 +85,7 @@ def accelerator() -> Iterator[Seen]:
     try:
         with ExitStack() as stack:
             for owner, name, value in (
+                (_foreach_utils, "_foreach_supported_types", [*_foreach_utils._foreach_supported_types, OnDevice]),
                 (torch, "tensor", _tensor),
                 (torch, "Generator", Generator),
                 (torch, "Event", Event),
@@ -167,6 +173,8 @@ def _run(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return 0  # attention by plain products
     if here:
         _seen.operations[name] += 1
+        if not _is_view(operation):
+            _seen.launches[name] += 1
         if name in _WAITING or _chooses_by_mask(name, args):
             _synchronise()
         if name not in _COPIES:
@@ -193,6 +201,8 @@ def _to_copy(operation: Any, source: Tensor, options: dict[str, Any]) -> Tensor:
     waits = not options.pop("non_blocking", False)
     options.pop("pin_memory", None)
     from_device, to_device = isinstance(source, OnDevice), target is None or _is_device(target)
+    if from_device != to_device:
+        _seen.crossings[_line()] += 1
     value: Tensor = operation(_undisguise(source), **options)
     if from_device and to_device:
         return OnDevice(value)
@@ -210,6 +220,8 @@ def _to_copy(operation: Any, source: Tensor, options: dict[str, Any]) -> Tensor:
 
 def _copy(operation: Any, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     from_device, to_device = isinstance(source, OnDevice), isinstance(target, OnDevice)
+    if from_device != to_device:
+        _seen.crossings[_line()] += 1
     if from_device and not to_device and non_blocking and target.is_pinned():
         _on_their_way.append((target, source.raw.clone()))
         target.fill_(77)
@@ -221,16 +233,27 @@ def _copy(operation: Any, target: Tensor, source: Tensor, non_blocking: bool = F
 
 
 def _refuse_strangers(name: str, arguments: Any) -> None:
-    strangers = [
-        leaf
-        for leaf in _leaves(arguments)
-        if isinstance(leaf, Tensor) and not isinstance(leaf, OnDevice) and leaf.dim()
-    ]
+    others = [leaf for leaf in _leaves(arguments) if isinstance(leaf, Tensor) and not isinstance(leaf, OnDevice)]
+    strangers = [other for other in others if other.dim()]
+    if others:
+        _seen.crossings[_line()] += 1
     generators = [leaf for leaf in _leaves(arguments) if isinstance(leaf, torch._C.Generator)]
     foreign = [generator for generator in generators if generator._cdata not in Generator.of_device]
     if strangers or foreign:
         what = f"tensors of shape {[tuple(stranger.shape) for stranger in strangers]}, {len(foreign)} generators"
         raise RuntimeError(f"{_line()}: {name} mixes {DEVICE} with {what} of the CPU")
+
+
+def _is_view(operation: Any) -> bool:
+    """Whether its result is another look at the memory of an argument, or memory that nobody has written to."""
+    returned = operation._schema.returns
+    looks = bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
+    return looks or operation._schema.name in (
+        "aten::new_empty",
+        "aten::empty_like",
+        "aten::new_empty_strided",
+        "aten::_unsafe_view",
+    )
 
 
 def _chooses_by_mask(name: str, args: Sequence[Any]) -> bool:

@@ -24,12 +24,13 @@ from maskrl.bench.noise import noise_replay
 from maskrl.cost.operations import spaces_of
 from maskrl.objectives.base import ObjectiveConfig
 from maskrl.objectives.curl import CURLConfig
+from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.replay.buffer import Replay
 from maskrl.representation.probe import probe
 from maskrl.runs import build
 from maskrl.runs.build import numerics
-from maskrl.runs.directory import Run
+from maskrl.runs.directory import Run, RunError
 from maskrl.runs.loop import train
 from maskrl.runs.signals import Stopped
 from pretend import DEVICE
@@ -255,6 +256,90 @@ def same_or_nan(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same_or_nan, a, b))
     return bool(a == b)
+
+
+# ── Recorded updates ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+PERIODS = replace(
+    tiny_recipe(),
+    objective=tiny_mlr(every=2),
+    agent=replace(
+        tiny_recipe().agent, target_every=3, auxiliary=AuxiliaryConfig(clips=2, warmup_updates=10, momentum_every=2)
+    ),
+)
+RECORDED = {
+    "SAC": tiny_recipe(),
+    "SAC by turns": PERIODS,
+    "CURL": replace(tiny_recipe(), objective=SAC_OBJECTIVES["CURL"]),
+    "Rainbow": tiny_rainbow(),
+    "Rainbow's baseline": tiny_rainbow(mlr=False),
+}
+
+
+def frozen(agent: Agent, learn: Callable[[], Any]) -> Callable[[], Any]:
+    """As a graph would, run it every time with the numbers of the host that there were when it was recorded."""
+    parts: list[Any] = [agent, *([] if agent.auxiliary is None else [agent.auxiliary])]
+    recorded = [part.updates for part in parts]
+
+    def run() -> Any:
+        now = [part.updates for part in parts]
+        for part, number in zip(parts, recorded, strict=True):
+            part.updates = number
+        learned = learn()
+        for part, number in zip(parts, now, strict=True):
+            part.updates = number
+        return learned
+
+    return run
+
+
+@pytest.mark.parametrize("recipe", RECORDED.values(), ids=RECORDED.keys())
+@pytest.mark.parametrize("device", [CPU, pytest.param(DEVICE, marks=pytest.mark.slow)], ids=str)
+def test_what_would_be_recorded_computes_the_same_as_the_plain_update(recipe: Recipe, device: torch.device):
+    def left(capture: bool) -> dict[str, Any]:
+        agent, replay = learner(recipe, device)
+        if capture:
+            agent.capture(frozen)
+        metrics = [agent.update(replay) for _ in range(14)]  # two rounds of all turns, and some
+        return plain(pretend.on_host({"metrics": metrics, "agent": agent.state_dict(), "replay": replay.state_dict()}))
+
+    with pretend.accelerator():
+        assert same(left(capture=True), left(capture=False))
+
+
+@pytest.mark.parametrize("recipe", RECORDED.values(), ids=RECORDED.keys())
+def test_what_would_be_recorded_reads_the_same_memory_every_time_and_nothing_of_the_host(recipe: Recipe):
+    """A graph repeats addresses and numbers. One that is the host's, or a copy from there, would be that of the first time."""
+    addresses: dict[object, set[tuple[int, ...]]] = {}
+
+    def record(agent: Agent, learn: Callable[[], Any]) -> Callable[[], Any]:
+        name, (drawn,) = agent.due(), learn.args  # type: ignore[attr-defined]
+
+        def run() -> Any:
+            assert agent.due() == name
+            addresses.setdefault(name, set()).add(tuple(tensor.data_ptr() for tensor in drawn.tensors()))
+            seen.clear()
+            learned = learn()
+            assert not seen.crossings, seen.crossings
+            assert not seen.synchronisations
+            return learned
+
+        return run
+
+    with pretend.accelerator() as seen:
+        agent, replay = learner(recipe, DEVICE)
+        agent.capture(record)
+        updated(agent, replay, 14)
+    assert addresses
+    assert {len(found) for found in addresses.values()} == {1}
+
+
+def test_a_cpu_refuses_to_record(tmp_path: Path):
+    recipe = tiny_recipe(capture=True, device="cpu")
+    with pytest.raises(
+        RunError, match=r"capture=true, but this run is on cpu, which has no CUDA graphs. Use capture=false"
+    ):
+        trained(tmp_path / "run", recipe)
 
 
 # ── A whole run ───────────────────────────────────────────────────────────────────────────────────────────────────────

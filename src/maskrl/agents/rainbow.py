@@ -14,7 +14,7 @@ the end of an episode are zero, and the decoder is not copied into the target ne
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,9 @@ from torch import Tensor, nn
 from maskrl.agents.base import (
     Agent,
     AgentConfig,
+    Drawn,
     Generators,
+    Learned,
     Metrics,
     PolicyNetwork,
     ReplayNeeds,
@@ -34,14 +36,12 @@ from maskrl.agents.base import (
 from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
-from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder, NatureEncoder
 from maskrl.nn.layers import NoisyLinear
 from maskrl.nn.momentum import Momentum
-from maskrl.nn.transfer import sent
 from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
-from maskrl.replay.buffer import Draw, PrioritiesError, Replay, Transitions
+from maskrl.replay.buffer import PrioritiesError, Replay, Transitions
 
 # ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,24 +165,8 @@ class RainbowPolicy(PolicyNetwork):
         return expected.argmax(dim=-1)
 
 
-class Drawn(NamedTuple):
-    """What an update learns from."""
-
-    draw: Draw
-    batch: Transitions
-    clip: Clip | None  # the objective's
-
-    def to(self, device: torch.device) -> "Drawn":
-        clip = None if self.clip is None else self.clip.to(device)
-        return Drawn(replace(self.draw, weights=sent(self.draw.weights, device)), self.batch.to(device), clip)
-
-    def pinned(self, device: torch.device) -> "Drawn":
-        clip = None if self.clip is None else self.clip.pinned(device)
-        return Drawn(self.draw, self.batch.pinned(device), clip)
-
-
 class Rainbow(Agent):
-    """Built by `RainbowConfig.build`. `update` is one step of Adam on the sum of both losses."""
+    """Built by `RainbowConfig.build`. `learn` is one step of Adam on the sum of both losses."""
 
     def __init__(
         self,
@@ -241,23 +225,16 @@ class Rainbow(Agent):
     def renew_noise(self) -> None:
         self.head.resample(self.generators.explore)
 
-    def prepare(self, replay: Replay, updates: int) -> None:
-        for update in range(self.updates + len(replay.ahead), self.updates + min(updates, replay.ahead.depth)):
-            replay.ahead.gather(self._reading(replay, update))
+    def due(self) -> tuple[bool, ...]:
+        return *super().due(), self._copies_targets
 
-    def update(self, replay: Replay) -> Metrics:
-        self.guard.begin(self.updates)
-        with self.watch("replay"):
-            drawn: Drawn = replay.ahead.take() or self._reading(replay, self.updates)()
-        metrics, errors = self.learn(drawn.to(self.device))
-        if replay.is_prioritised:
-            replay.reprioritise(drawn.draw, errors)
-        self.updates += 1
-        return metrics
+    @property
+    def _copies_targets(self) -> bool:
+        return (self.updates + 1) % self.config.target_every == 0
 
-    def learn(self, drawn: "Drawn") -> tuple[Metrics, Tensor]:
-        """What an update does on the device; returns the errors of the transitions, too."""
-        config, batch, weights = self.config, drawn.batch, drawn.draw.weights
+    def learn(self, drawn: Drawn) -> Learned:
+        config, batch, weights = self.config, drawn.batch, drawn.weights
+        assert weights is not None  # see `reading`
         objective = self.objective if self.updates % self.every == 0 else None
         with self.watch("replay"):
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
@@ -266,7 +243,7 @@ class Rainbow(Agent):
         with self.watch("critic"):
             metrics, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
         if objective is not None:
-            count = len(drawn.draw.first(config.clips or len(batch)))  # at the first of the drawn transitions
+            count = min(config.clips or len(batch), len(batch))  # at the first of the drawn transitions
             material = Material(drawn.clip, PolicyBatch(batch.obs[:count], obs[:count]))
             with self.watch("objective"):
                 views = objective.views(material)
@@ -276,13 +253,12 @@ class Rainbow(Agent):
                 errors[: len(loss.priorities)] += loss.priorities
         with self.watch("optimizer"):
             metrics |= self._clip_and_step(objective)
-        if (self.updates + 1) % config.target_every == 0:
+        if self._copies_targets:
             self.target_encoder.update()
             self.target_head.update()
-        return metrics, errors
+        return Learned(metrics, errors)
 
-    def _reading(self, replay: Replay, update: int) -> Callable[[], "Drawn"]:
-        """Draw for this update now; what is returned reads."""
+    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
         config = self.config
         objective = self.objective if update % self.every == 0 else None
         length = objective.needs.clip_length if objective else 0
@@ -297,7 +273,7 @@ class Rainbow(Agent):
         def read() -> Drawn:
             batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
             clip = replay.clips(draw.first(config.clips or len(draw)), length=length) if length else None
-            return Drawn(draw, batch, clip).pinned(self.device)
+            return Drawn(draw, batch, clip, draw.weights).pinned(self.device)
 
         return read
 

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from maskrl.agents.base import (
     Agent,
     AgentConfig,
+    Drawn,
     Generators,
+    Learned,
     Metrics,
     PolicyNetwork,
     Spaces,
@@ -35,7 +37,7 @@ from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig, Offers, PolicyBatch, When
 from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
-from maskrl.replay.buffer import Replay, Transitions
+from maskrl.replay.buffer import Replay
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 # `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
@@ -101,7 +103,7 @@ class Critic(nn.Module):
 
 
 class SAC(Agent):
-    """Built by `SACConfig.build`. `update` is one round of all that learns, in the order of the released code."""
+    """Built by `SACConfig.build`. `learn` is one round of all that learns, in the order of the released code."""
 
     def __init__(
         self,
@@ -153,26 +155,12 @@ class SAC(Agent):
         noise = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
         return squashed(mean, log_std, noise)
 
-    def prepare(self, replay: Replay, updates: int) -> None:
-        for update in range(self.updates + len(replay.ahead), self.updates + min(updates, replay.ahead.depth)):
-            replay.ahead.gather(self._reading(replay, update))
+    def due(self) -> tuple[bool, ...]:
+        periods = self.config.actor_every, self.config.target_every
+        return *super().due(), *(self.updates % period == 0 for period in periods)
 
-    def update(self, replay: Replay) -> Metrics:
-        self.guard.begin(self.updates)
-        with self.watch("replay"):
-            clip, batch = replay.ahead.take() or self._reading(replay, self.updates)()
-        learns = self.auxiliary is not None and self.updates % self.every == 0
-        if self.auxiliary is not None and learns:
-            self.auxiliary.begin()
-        metrics = self.learn(None if clip is None else clip.to(self.device), batch.to(self.device))
-        self.updates += 1
-        if self.auxiliary is not None and learns:
-            self.auxiliary.updates += 1
-        return metrics
-
-    def learn(self, clip: Clip | None, batch: Transitions) -> Metrics:
-        """What an update does on the device."""
-        config, metrics = self.config, Metrics()
+    def learn(self, drawn: Drawn) -> Learned:
+        config, metrics, clip, batch = self.config, Metrics(), drawn.clip, drawn.batch
         with self.watch("replay"):
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             material = (clip, PolicyBatch(batch.obs, obs))
@@ -185,16 +173,15 @@ class SAC(Agent):
         if self.updates % config.target_every == 0:
             self.target_encoder.update()
             self.target_critic.update()
-        return metrics | self._learn_beside("last", *material)
+        return Learned(metrics | self._learn_beside("last", *material))
 
-    def _reading(self, replay: Replay, update: int) -> Callable[[], tuple[Clip | None, Transitions]]:
-        """Draw for this update now; what is returned reads."""
+    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
         config, clips = self.config, self._clips(replay) if update % self.every == 0 else None
         draw = replay.draw(config.batch_size)
 
-        def read() -> tuple[Clip | None, Transitions]:
+        def read() -> Drawn:
             clip = None if clips is None else clips()
-            return clip, replay.transitions(draw, discount=config.discount).pinned(self.device)
+            return Drawn(draw, replay.transitions(draw, discount=config.discount), clip).pinned(self.device)
 
         return read
 
@@ -204,7 +191,7 @@ class SAC(Agent):
         if not steps:
             return None
         draw = replay.draw(self.config.auxiliary.clips, span=steps, purpose="clips")
-        return lambda: replay.clips(draw, length=steps).pinned(self.device)
+        return lambda: replay.clips(draw, length=steps)
 
     def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
         """Optimise the objective, if this is its place in the update and its turn."""

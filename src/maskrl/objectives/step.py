@@ -116,6 +116,11 @@ class AuxiliaryStep:
         for used, rate in zip(self._used_rates, self._rates, strict=True):
             used.fill_(rate * factor)
 
+    @property
+    def moves_copies(self) -> bool:
+        """Whether the next update lets the momentum copies follow."""
+        return self.updates % self.config.momentum_every == 0
+
     def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
         """What an update does on the device. Whoever calls it has called `begin`, and counts the update."""
         name, config = self.objective.name, self.config
@@ -127,7 +132,7 @@ class AuxiliaryStep:
         advice = "Lower learning_rate, and look for non-finite weights in the encoder."
         self.guard.watch(f"The gradient of {name} has norm", norm, advice)
         self.optimizer.step()
-        if self.updates % config.momentum_every == 0:
+        if self.moves_copies:
             self.objective.update_momentum()
         used = self._used_rates[0].clone()
         return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}

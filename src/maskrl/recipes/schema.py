@@ -105,6 +105,7 @@ class Recipe(Config):
         "float32"  # bfloat16: of convolutions and products; weights stay float32
     )
     compile: bool = False  # let torch.compile fuse the convolutional layers
+    capture: bool = False  # record updates as CUDA graphs, which the host launches at once
     threads: int | None = None  # of torch on a CPU; None: as many as there are cores
 
     def __post_init__(self) -> None:

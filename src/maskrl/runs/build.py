@@ -64,6 +64,13 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
         # The function, not the module: the weights, and the names under which they are saved, stay what they are.
         layers = agent.encoder.convolutions
         layers.forward = torch.compile(layers.forward)
+    if recipe.capture:
+        if agent.device.type != "cuda":
+            raise RunError(
+                f"capture=true, but this run is on {agent.device.type}, which has no CUDA graphs. Use capture=false, or "
+                "device=cuda on a machine that has such a device."
+            )
+        agent.capture()
     return agent
 
 
