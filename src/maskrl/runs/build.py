@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from maskrl.agents.base import Agent, Spaces
+from maskrl.nn.transfer import HOSTS
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import encoder_file
@@ -79,12 +80,21 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
         # The function, not the module: the weights, and the names under which they are saved, stay what they are.
         layers = agent.encoder.convolutions
         layers.forward = torch.compile(layers.forward)
+    if recipe.capture:
+        if agent.device.type != "cuda":
+            raise RunError(
+                f"capture=true, but this run is on {agent.device.type}, which has no CUDA graphs. Use capture=false, or "
+                "device=cuda on a machine that has such a device."
+            )
+        agent.capture()
     return agent
 
 
 def numerics(recipe: Recipe) -> torch.autocast:
     """In which precision an update computes."""
-    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    lower = recipe.precision == "bfloat16"
+    # Without torch's cache of lowered weights, which would outlive the steps within an update.
+    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=lower, cache_enabled=False)
 
 
 class ReplaySize(TypedDict):
@@ -127,9 +137,11 @@ def load_encoder(recipe: Recipe, agent: Agent) -> None:
 def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     size, pad = replay_size(recipe, Spaces.of(env)), recipe.env.pad
-    mirror = mirror_of(recipe, size)
+    mirror, prefetch = mirror_of(recipe, size), prefetch_of(recipe)
     try:
-        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror)
+        return Replay(
+            **size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror, prefetch=prefetch
+        )
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."
@@ -142,9 +154,17 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool
 
 
 def mirror_of(recipe: Recipe, size: ReplaySize) -> torch.device | None:
-    """The GPU, if it is to hold the frames and they leave half of its free memory to the networks."""
-    device = device_of(recipe)
-    if not recipe.replay.on_device or device.type != "cuda":
+    """The accelerator, if it is to hold the frames, too; by itself only if they leave half of its free memory to the networks."""
+    device, wanted = device_of(recipe), recipe.replay.on_device
+    if device.type in HOSTS or wanted is False:
         return None
-    free, _ = torch.cuda.mem_get_info(device)
-    return device if 2 * Replay.forecast(**size) < free else None
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return device if wanted or 2 * Replay.forecast(**size) < free else None
+
+
+def prefetch_of(recipe: Recipe) -> int:
+    """How many batches are gathered ahead."""
+    if recipe.replay.prefetch is not None:
+        return recipe.replay.prefetch
+    uniform = recipe.agent.replay_needs().priority_exponent is None
+    return 2 if uniform and device_of(recipe).type not in HOSTS else 0

@@ -46,6 +46,8 @@ def _loop(state: State, stop: Stop) -> None:
         now = state.clock
         if obs is None:
             obs = state.begin_episode()
+        due = agent.updates_due(now)
+        agent.prepare(state.replay, due)  # while the device chooses an action
         action: Action
         if now.decisions < recipe.agent.warmup_decisions:
             action = state.spaces.random_action(state.explorer)
@@ -53,7 +55,7 @@ def _loop(state: State, stop: Stop) -> None:
             with agent.watch("actor"):
                 action = agent.act(obs[None], explore=True, clock=now)[0]
         world.step_async(action)  # the released code, too, chooses an action, updates, and then steps
-        for _ in range(agent.updates_due(now)):
+        for _ in range(due):
             state.update()
         with agent.watch("environment"):
             step = world.step(action)
@@ -63,6 +65,7 @@ def _loop(state: State, stop: Stop) -> None:
 def _evaluate(state: State, stop: Stop) -> None:
     """Evaluate and log it; before all training, also what random actions earn."""
     clock = state.clock
+    state.agent.check()
     with suppress(InterruptedEvaluation):
         with state.agent.watch("evaluation"):
             floor, returns = _play_twice(state, stop)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Action, Agent
+from maskrl.agents.base import Action, Agent, numbers
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
@@ -98,7 +98,8 @@ class State:
         with numerics(self.recipe), self._pace:
             metrics = self.agent.update(self.replay)
         if is_logged(self.agent.updates):
-            values = {name: value.item() for name, value in metrics.items()}
+            self.agent.check()
+            values = numbers(metrics)
             self.run.log("update", self.clock, values)
             self.loggers.write(values | self.times(), self.clock)
 
