@@ -187,7 +187,7 @@ class Agent:
     """The base of what acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives.
 
     A subclass writes `explore` and `update_objective`, and names in `modules` and `optimizers` all that is saved. It writes an
-    update as two halves, `reading` for the host and `learn` for the device, from which no value goes back; or an `update` of its own.
+    update in two halves: `reading` for the host, and `learn` for the device, from which no value goes back. Or it has its own `update`.
     """
 
     modules: dict[str, nn.Module]
