@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The stamp is younger than the two files that decide what is installed, or the set-up runs again.
 STAMP := $(VENV)/.installed
 
-RECIPE := dmcontrol/cartpole-swingup
+RECIPE := first
 ARGS :=
 
 .PHONY: help setup train test test-learning test-faults test-browser test-cuda lint check format clean

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from maskrl.runs import video as filming
-from maskrl.runs.video import Video
+from maskrl.runs.evaluate import evaluate, random_returns
+from maskrl.runs.video import Video, record_beside_random
+from tiny_runs import tiny_rainbow
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -65,3 +67,23 @@ def test_an_error_leaves_no_half_video(tmp_path: Path):
         video.add(np.zeros((64, 64, 3), np.uint8))
         video.add(np.zeros((64, 64), np.uint8))
     assert not (tmp_path / "a.mp4").exists()
+
+
+def test_random_play_and_the_agent_are_shown_from_the_same_start(tmp_path: Path):
+    """The returns in the video are those that evaluations of the same seed have for their first episode."""
+    recipe = tiny_rainbow()
+
+    def right(obs: np.ndarray) -> np.ndarray:
+        return np.full(len(obs), 2)
+
+    path, chance, trained = record_beside_random(recipe, right, tmp_path / "both.gif", seed=7)
+
+    env = recipe.env.make(seed=1, training=False)
+    assert chance == random_returns([env], episodes=1, seed=7).score
+    assert trained == evaluate(right, [env], episodes=1, seed=7).score
+    with Image.open(path) as gif:
+        first = np.asarray(gif.convert("RGB"))
+        assert gif.n_frames == 40  # a game has 39 decisions
+    left, other = first[:, : first.shape[1] // 2], first[:, first.shape[1] // 2 :]
+    pictures = int(0.8 * len(first))  # above the words
+    assert (left[:pictures] == other[:pictures]).mean() > 0.99

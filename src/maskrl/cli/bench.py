@@ -64,7 +64,7 @@ def env(
     seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds for each measurement.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time environments by frame size and shadow map, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
+    """Time environments by frame size and way of drawing, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
     from maskrl.bench.env import bench_env
 
     chosen = [words.Asked(name, profile="lite").recipe() for name in recipes or ENVIRONMENTS]
@@ -96,6 +96,38 @@ def run(
 
 
 @app.command()
+def load(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: words.Overrides = None,
+    updates: Annotated[int, typer.Option(metavar="N", min=1, help="Updates in each measurement.")] = 10,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time an update on one thread and on all, with idle cores and beside busy processes, by how threads wait."""
+    from maskrl.bench.load import bench_load
+
+    _show(as_json, bench_load, _recipe(recipe, overrides, profile, method), rounds=rounds, updates=updates)
+
+
+@app.command()
+def start(
+    recipe: OptionalRecipe = "dmcontrol/cartpole-swingup",
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Time how long one waits for --help, for the first frame of a run, and for a run with a full replay to continue."""
+    from maskrl.bench.start import bench_start
+
+    asked = words.Asked(recipe, overrides, profile, method)
+    _show(as_json, bench_start, asked.recipe(), asked.words(), rounds=rounds)
+
+
+@app.command()
 def scale(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,
@@ -107,6 +139,19 @@ def scale(
     from maskrl.bench.scaling import bench_scale
 
     _show(as_json, bench_scale, _recipe(recipe, overrides, profile, None), rounds=rounds)
+
+
+@app.command()
+def sweep(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: words.Overrides = None,
+    decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning in each run.")] = 300,
+    as_json: AsJson = False,
+) -> None:
+    """Time real sweeps of short lite runs on 1, 2, 4, … cores: runs an hour against the ideal, and memory of a run."""
+    from maskrl.bench.sweeping import bench_sweep
+
+    _show(as_json, bench_sweep, recipe, overrides or [], decisions=decisions)
 
 
 @app.command()

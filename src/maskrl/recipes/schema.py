@@ -54,7 +54,7 @@ class Evaluation(Config):
     every: int = 5000  # frames; the start and the end of the run are always among them
     episodes: int = 10
     epsilon: float = 0.0  # the share of random actions, which keeps a game from going in circles
-    side_by_side: int = 1  # episodes played at once
+    side_by_side: int = 1  # episodes played at once at most: in processes, one per core, or in one batch on a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,7 @@ class Recipe(Config):
     )
     compile: bool = False  # let torch.compile fuse the convolutional layers
     capture: bool = False  # record updates as CUDA graphs, which the host launches at once
-    threads: int | None = None  # of torch on a CPU; None: as many as there are cores
+    threads: int | None = None  # of torch on a CPU; None: a core each, at most 8, settled when the run is made
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -115,7 +115,7 @@ class _Work:
     """A pre-training on its way: both agents, the world, what was collected, and how far it is."""
 
     def __init__(self, run: Run, directory: Run, plan: Plan, tell: Tell) -> None:
-        configure_process(plan.recipe)
+        configure_process(plan.recipe, run.threads)
         self.directory, self.plan, self.collected, self.updates = directory, plan, 0, 0
         self.world = World(replace(plan.recipe, seed=plan.recipe.seed + COLLECTING_SEED), tell)
         self.agent = build_agent(plan.recipe, self.world.env)

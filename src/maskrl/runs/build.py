@@ -2,7 +2,8 @@
 
 import ctypes
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypedDict
 
 import gymnasium as gym
@@ -15,19 +16,33 @@ from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
+from maskrl.threads import usual_threads
 
 # Frames of the replay at most that are not drawn from, so that checkpoints stay whole: 30 MB at 100 × 100.
 RESERVE = 1000
 
 
-def configure_process(recipe: Recipe) -> None:
-    """Seed every generator that belongs to the process. We draw from torch's alone; an environment may use the others."""
+def configure_process(recipe: Recipe, threads: int | None = None) -> None:
+    """Set torch's threads, and seed every generator of the process. We draw from torch's; an environment may use the others.
+
+    `threads`: of the run, if there is one (`Run.threads`).
+    """
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
     np.random.seed(recipe.seed % 2**32)
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
+    torch.set_num_threads(threads or recipe.threads or usual_threads())
     keep_freed_memory()
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with another number of threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:
@@ -50,8 +65,9 @@ def device_of(recipe: Recipe) -> torch.device:
 
 
 def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
-    """As many as play side by side."""
-    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+    """As many as this process plays in at once: on a GPU, which takes them as one batch, as many as play side by side."""
+    on_gpu = device_of(recipe).type != "cpu"
+    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes) if on_gpu else 1
     return [recipe.env.make(seed=recipe.seed, training=False) for _ in range(count)]
 
 

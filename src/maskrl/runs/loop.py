@@ -6,9 +6,8 @@ from contextlib import closing, contextmanager, suppress
 
 from maskrl.agents.base import Action, Agent
 from maskrl.recipes.schema import Recipe
-from maskrl.runs.build import make_evaluation_envs
 from maskrl.runs.directory import Run, RunError
-from maskrl.runs.evaluate import EpisodeReturns, evaluate, random_returns
+from maskrl.runs.evaluate import EpisodeReturns
 from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.signals import InterruptedEvaluation, Stop, Stopped, stopping
 from maskrl.runs.state import State
@@ -86,7 +85,7 @@ def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, Episod
         return _play(state, stop)
     except Exception as error:
         state.note(f"An evaluation failed ({type(error).__name__}: {error}). Trying once more in fresh environments.")
-    state.evaluation_envs[:] = make_evaluation_envs(state.recipe)
+    state.players.renew()
     try:
         return _play(state, stop)
     except Exception as error:
@@ -96,7 +95,7 @@ def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, Episod
 
 
 def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeReturns]:
-    recipe, agent, envs, clock = state.recipe, state.agent, state.evaluation_envs, state.clock
+    recipe, players, clock = state.recipe, state.players, state.clock
     seed, episodes, shown = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes, [-1]
 
     def count(ended: int) -> None:
@@ -106,9 +105,9 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
             shown[0] = ended
             state.loggers.write({"evaluation/ended": float(ended), "evaluation/episodes": float(episodes)}, clock)
 
-    floor = random_returns(envs, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
-    epsilon = recipe.evaluation.epsilon
-    return floor, evaluate(agent.policy().act, envs, episodes=episodes, seed=seed, epsilon=epsilon, counter=count)
+    floor = players.play(None, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
+    policy, epsilon = state.agent.policy(), recipe.evaluation.epsilon
+    return floor, players.play(policy, episodes=episodes, seed=seed, epsilon=epsilon, counter=count)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""A video of an agent."""
+"""A video of an agent, alone or beside random play."""
 
 import importlib.util
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.envs.base import require_extra
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.evaluate import Act, Episode
+
+LONGEST = 1000  # decisions of a video: a minute of Atari. An episode there can last half an hour
+STRIP = 40  # pixels under the pictures, for the words
+
+
+def record_beside_random(recipe: Recipe, act: Act, path: Path, *, seed: int) -> tuple[Path, float, float]:
+    """Record random actions on the left and the policy's on the right, from the same start: the first episode of `seed`.
+
+    Returns where the video is, and both returns. An episode that ends first stays on its last picture.
+    """
+    require_extra("PIL", "video")
+    with (
+        closing(recipe.env.make(seed=recipe.seed, training=False)) as left,
+        closing(recipe.env.make(seed=recipe.seed, training=False)) as right,
+        Video(path, fps=float(left.metadata["render_fps"])) as video,
+    ):
+        chance, trained = Episode(left, 0, seed), Episode(right, 0, seed)
+        pictures = [left.render(), right.render()]
+        for _ in range(LONGEST):
+            words = (f"random actions: {chance.total:,.0f}", f"trained: {trained.total:,.0f}")
+            video.add(np.concatenate([_captioned(*pair) for pair in zip(pictures, words, strict=True)], axis=1))
+            if chance.ended and trained.ended:
+                break
+            if not chance.ended:
+                chance.step(None, epsilon=1.0)
+                pictures[0] = left.render()
+            if not trained.ended:
+                trained.step(act(trained.obs[None])[0], recipe.evaluation.epsilon)
+                pictures[1] = right.render()
+    return video.path, chance.total, trained.total
+
+
+def _captioned(picture: Any, words: str) -> NDArray[np.uint8]:
+    """The picture (H, W, 3) with a line of words under it, at least 240 pixels wide."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    times = -(-240 // picture.shape[1])  # Atari's screen is 160 pixels wide
+    large = np.repeat(np.repeat(picture, times, axis=0), times, axis=1)
+    image = Image.new("RGB", (large.shape[1], large.shape[0] + STRIP), "white")
+    image.paste(Image.fromarray(large), (0, 0))
+    font = ImageFont.load_default(size=20)
+    ImageDraw.Draw(image).text((10, large.shape[0] + 8), words, fill="black", font=font)
+    return np.asarray(image)
 
 
 class Video:
