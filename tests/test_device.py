@@ -19,7 +19,7 @@ import maskrl
 import pretend
 from builders import CROP, Silent, at, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
-from maskrl.agents.base import Agent
+from maskrl.agents.base import Agent, Spaces
 from maskrl.bench.noise import noise_replay
 from maskrl.cost.operations import spaces_of
 from maskrl.objectives.base import ObjectiveConfig
@@ -173,6 +173,49 @@ def test_an_update_waits_for_the_device_only_where_it_must_know_priorities(recip
             seen.clear()
             agent.update(replay)
             assert seen.synchronisations.total() == waits, seen.synchronisations
+
+
+@pytest.mark.parametrize(
+    ("name", "spaces", "waits", "operations", "launches", "around"),
+    [
+        ("dmcontrol/cheetah-run", Spaces((9, 48, 48), 6, discrete=False), 0, 1222, 601, 20),
+        ("atari/pong", Spaces((4, 48, 48), 6, discrete=True), 1, 1245, 681, 20),
+    ],
+    ids=["SAC", "Rainbow"],
+)
+def test_an_update_of_the_lite_profile_has_no_more_operations_than_it_had(
+    name: str, spaces: Spaces, waits: int, operations: int, launches: int, around: int
+):
+    """`launches`: without views. `around`: those that are left to the host when the update is recorded (`capture=true`)."""
+    recipe = maskrl.recipe(name, profile="lite")
+    spaces = replace(spaces, obs=(spaces.obs[0], recipe.env.size, recipe.env.size))
+    left = pretend.Seen()
+
+    def record(agent: Agent, learn: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            before = sum(seen.operations.values())
+            learned = learn()
+            left.operations["learn"] = sum(seen.operations.values()) - before
+            return learned
+
+        return run
+
+    with pretend.accelerator() as seen:
+        config = replace(recipe.agent, micro_batch=None)  # whole batches, as a GPU wants them
+        agent = config.build(spaces, recipe.objective, DEVICE)
+        replay = noise_replay(recipe, spaces, transitions=200)
+        updated(agent, replay, 2)
+        for _ in range(2):
+            seen.clear()
+            agent.update(replay)
+            assert seen.synchronisations.total() <= waits, seen.synchronisations
+            assert seen.operations.total() <= operations
+            assert seen.launches.total() <= launches
+        agent.capture(record)
+        updated(agent, replay, 4)
+        seen.clear()
+        agent.update(replay)
+        assert seen.operations.total() - left.operations["learn"] <= around
 
 
 # ── What is not finite ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -186,8 +186,8 @@ class Learned(NamedTuple):
 class Agent:
     """The base of what acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives.
 
-    A subclass writes `explore` and `update_objective`, and names in `modules` and `optimizers` all that is saved. It writes an
-    update in two halves: `reading` for the host, and `learn` for the device, from which no value goes back. Or it has its own `update`.
+    A subclass writes `explore` and `update_objective`, and names in `modules` and `optimizers` all that is saved. It writes both
+    halves of an update, `reading` for the host and `learn` for the device, which sends no value back; or an `update` of its own.
     """
 
     modules: dict[str, nn.Module]

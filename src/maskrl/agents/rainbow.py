@@ -37,7 +37,7 @@ from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, NatureEncoder
-from maskrl.nn.layers import NoisyLinear
+from maskrl.nn.layers import NoisyLinear, resample
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
@@ -132,9 +132,7 @@ class QHead(nn.Module):
 
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draw new noise for all layers that have some."""
-        for layer in self.modules():
-            if isinstance(layer, NoisyLinear):
-                layer.resample(generator)
+        resample((layer for layer in self.modules() if isinstance(layer, NoisyLinear)), generator)
 
 
 class FirstLayers(nn.ModuleList):

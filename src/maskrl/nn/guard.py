@@ -31,6 +31,7 @@ class Guard:
     def __init__(self, device: torch.device) -> None:
         self.at_once = device.type in HOSTS
         self.stop = torch.zeros((), device=device)  # 1 from the first value on that is not finite
+        self._one = torch.ones((), device=device)
         self.update = 0  # the number of the running update
         self.watched: list[Watched] = []  # in the running update
         self._sent: deque[tuple[int, list[Watched], Arriving]] = deque()
@@ -57,7 +58,8 @@ class Guard:
         value = value.detach()
         if not self.at_once:
             self.watched.append(Watched(value, what, advice))
-            self.stop.copy_(torch.where(value.isfinite(), self.stop, 1.0))
+            # The check of torch's own gradient scaler, in one operation: it multiplies by 1, and only ever raises the flag.
+            torch._amp_foreach_non_finite_check_and_unscale_([value.clone()], self.stop, self._one)
         elif not value.isfinite():
             raise _error(what, value.item(), self.update, advice)
 

@@ -1,7 +1,7 @@
 """Small building blocks and the two initialisations of the paper's networks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -171,9 +171,7 @@ class NoisyLinear(nn.Module):
         self.resample()
 
     def resample(self, generator: torch.Generator | None = None) -> None:
-        for noise in (self.noise_in, self.noise_out):
-            noise.normal_(generator=generator)
-            noise.copy_(noise.sign() * noise.abs().sqrt())
+        resample([self], generator)
 
     def mean(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -183,6 +181,17 @@ class NoisyLinear(nn.Module):
             return self.mean(x)
         weight = self.weight + self.weight_sigma * self.noise_out.outer(self.noise_in)
         return F.linear(x, weight, self.bias + self.bias_sigma * self.noise_out)
+
+
+def resample(layers: Iterable[NoisyLinear], generator: torch.Generator | None = None) -> None:
+    """Draw new noise for all of them: sign(n)·√|n|, n ~ N(0, 1)."""
+    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+    for noise in noises:
+        noise.normal_(generator=generator)
+    if noises:
+        roots = torch._foreach_abs(noises)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_copy_(noises, torch._foreach_mul(torch._foreach_sign(noises), roots))
 
 
 class PixelDecoder(nn.Module):
