@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from maskrl.bench import load
-from maskrl.threads import NAMES, PASSIVE, UNTOLD
+from maskrl.threads import NAMES, PASSIVE
 from tiny_runs import tiny_recipe
 
 
@@ -14,7 +14,7 @@ def told(name):
     return os.environ.get(name)
 
 
-@pytest.mark.parametrize(("waiting", "settings"), [("passive", PASSIVE), ("untold", UNTOLD)])
+@pytest.mark.parametrize(("waiting", "settings"), [("passive", PASSIVE), ("7", {"GOMP_SPINCOUNT": "7"})])
 def test_a_process_is_told_how_to_wait_and_ours_stays_as_it_was(waiting, settings, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     with load._process(tiny_recipe(), load.Variant(1, waiting)) as process:

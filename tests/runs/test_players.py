@@ -129,6 +129,7 @@ def test_the_episodes_of_a_helper_that_dies_are_played_by_the_others(mortal: Com
     def kill(_: int) -> None:
         slowly(0)
         mortal.helper._process.kill()
+        mortal.helper._process.wait()
 
     assert mortal.play(policy, episodes=8, seed=5, counter=kill) == whole
     assert mortal.notes == [

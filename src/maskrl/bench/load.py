@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,20 +29,30 @@ class Variant(NamedTuple):
     """A way to make the same updates."""
 
     threads: int
-    waiting: str  # passive: as maskrl has it; untold: as OpenMP does it if nobody tells it
+    waiting: str  # passive: as maskrl has it; untold: as OpenMP does it if nobody tells it; or a number of turns
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"passive": PASSIVE, "untold": UNTOLD}.get(self.waiting) or {"GOMP_SPINCOUNT": self.waiting}
 
 
 Samples = Mapping[tuple[int, Variant], list[float]]  # seconds of an update beside that many busy processes, by round
 
 
-def bench_load(recipe: Recipe, *, rounds: int = 5, updates: int = 10, tell: Tell = print) -> Result:
-    """Time updates on idle cores and beside as many busy processes as cores, in turns. Each variant has a process of its own."""
+def bench_load(
+    recipe: Recipe, *, rounds: int = 5, updates: int = 10, spins: Sequence[int] = (), tell: Tell = print
+) -> Result:
+    """Time updates on idle cores and beside as many busy processes as cores, in turns. Each variant has a process of its own.
+
+    `spins`: further numbers of turns to try before a thread sleeps (of GNU's OpenMP).
+    """
     cores, threads = cores_allowed(), recipe.threads or usual_threads()
     if threads == 1:
         raise ValueError(
             "One thread waits for no other: there is nothing to compare. Set threads=2, or allow more cores."
         )
     variants = [Variant(1, "passive"), Variant(threads, "passive"), Variant(threads, "untold")]
+    variants += [Variant(threads, str(turns)) for turns in spins]
     samples: Samples = {(busy, one): [] for busy in (0, cores) for one in variants}
     with ExitStack() as stack:
         tell(f"The first updates of {len(variants)} processes.")
@@ -60,7 +70,7 @@ def bench_load(recipe: Recipe, *, rounds: int = 5, updates: int = 10, tell: Tell
 
 
 def _result(recipe: Recipe, samples: Samples, cores: int, variants: list[Variant]) -> Result:
-    one, passive, untold = variants
+    one, passive, untold = variants[:3]
     rows: list[Row] = []
     for (busy, variant), taken in samples.items():
         best = [min(each) for each in zip(*(samples[busy, other] for other in variants), strict=True)]
@@ -97,7 +107,7 @@ def _process(recipe: Recipe, variant: Variant) -> Iterator[ProcessPoolExecutor]:
         try:
             for name in (*NAMES, "OMP_NUM_THREADS"):
                 os.environ.pop(name, None)
-            os.environ.update(PASSIVE if variant.waiting == "passive" else UNTOLD)
+            os.environ.update(variant.settings)
             pool.submit(_seconds, recipe, variant.threads, 1).result()
         finally:
             os.environ.clear()

@@ -14,13 +14,15 @@ from maskrl.bench.noise import fill
 from maskrl.bench.result import Result, named
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
+from maskrl.runs import loggers
 from maskrl.runs.directory import Run
 from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.state import State
 
 COMMAND = (sys.executable, "-m", "maskrl")
 # The real command, but it ends at its first frame and says when that was.
-WATCHED = (sys.executable, "-c", "from maskrl.bench.start import until_first_frame; until_first_frame()")
+WATCH = "from maskrl.bench.start import end_at_first_frame; end_at_first_frame(); from maskrl.cli import main; main()"
+WATCHED = (sys.executable, "-c", WATCH)
 
 
 def bench_start(recipe: Recipe, words: Sequence[str], *, rounds: int = 3, tell: Tell = print) -> Result:
@@ -99,10 +101,6 @@ class _First(Logger):
         self._ready = True
 
 
-def until_first_frame() -> None:
-    """The command line, until the first frame."""
-    from maskrl.cli import main
-    from maskrl.runs import loggers
-
+def end_at_first_frame() -> None:
+    """From here on a run of this process ends at its first frame."""
     loggers.choose_loggers = lambda names: [_First]
-    main()

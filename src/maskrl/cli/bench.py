@@ -100,6 +100,10 @@ def load(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,
     updates: Annotated[int, typer.Option(metavar="N", min=1, help="Updates in each measurement.")] = 10,
+    spins: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="Also with threads that spin for so many turns (GOMP_SPINCOUNT)."),
+    ] = None,
     profile: words.ProfileOption = "lite",
     method: words.MethodOption = None,
     rounds: Rounds = 5,
@@ -108,7 +112,9 @@ def load(
     """Time an update on one thread and on all, with idle cores and beside busy processes, by how threads wait."""
     from maskrl.bench.load import bench_load
 
-    _show(as_json, bench_load, _recipe(recipe, overrides, profile, method), rounds=rounds, updates=updates)
+    turns = [] if spins is None else _numbers(spins, least=0, option="--spins")
+    chosen = _recipe(recipe, overrides, profile, method)
+    _show(as_json, bench_load, chosen, rounds=rounds, updates=updates, spins=turns)
 
 
 @app.command()
@@ -187,8 +193,8 @@ def _recipe(name: str, overrides: Sequence[str] | None, profile: words.Profile, 
     return words.Asked(name, overrides, profile, method).recipe()
 
 
-def _numbers(text: str, *, least: int) -> list[int]:
+def _numbers(text: str, *, least: int, option: str = "--sizes") -> list[int]:
     numbers = [int(word) if word.isdecimal() else -1 for word in text.split(",")]
     if min(numbers) < least:
-        raise words.Refusal(f"--sizes {text}: expected whole numbers from {least} on, such as 1000,2000.")
+        raise words.Refusal(f"{option} {text}: expected whole numbers from {least} on, such as 1000,2000.")
     return numbers
