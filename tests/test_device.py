@@ -28,7 +28,7 @@ from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.replay.buffer import Replay
 from maskrl.representation.probe import probe
-from maskrl.runs import build
+from maskrl.runs import build, players
 from maskrl.runs.build import numerics
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.loop import train
@@ -391,7 +391,12 @@ def test_a_cpu_refuses_to_record(tmp_path: Path):
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let every run from now on be on the device."""
-    return lambda: monkeypatch.setattr(build, "device_of", lambda recipe: DEVICE)
+
+    def patch() -> None:
+        for module in (build, players):
+            monkeypatch.setattr(module, "device_of", lambda recipe: DEVICE)
+
+    return patch
 
 
 def logged(run: Run) -> list[dict[str, Any]]:

@@ -179,8 +179,7 @@ class Learned(NamedTuple):
 
     def kept(self) -> "Learned":
         """With metrics that stay when the same memory is written again."""
-        values = torch.stack(list(self.metrics.values())).unbind()
-        return self._replace(metrics=dict(zip(self.metrics, values, strict=True)))
+        return self._replace(metrics=dict(zip(self.metrics, _stacked(self.metrics).unbind(), strict=True)))
 
 
 class Agent:
@@ -401,4 +400,9 @@ def require_splittable(objective: Objective[Any], micro_batch: int | None) -> No
 
 def numbers(metrics: Metrics) -> dict[str, float]:
     """Their values, by one copy: each by itself would wait for the device."""
-    return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True)) if metrics else {}
+    return dict(zip(metrics, _stacked(metrics).tolist(), strict=True)) if metrics else {}
+
+
+def _stacked(metrics: Metrics) -> Tensor:
+    values = list(metrics.values())
+    return torch.stack([value.to(values[0].device) for value in values])  # an objective may have made one on the host

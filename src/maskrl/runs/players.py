@@ -136,8 +136,10 @@ class _Match:
 
     def share(self, helpers: "Sequence[Helper]") -> None:
         """Let helpers take episodes. For each, a thread of ours waits."""
+        if not helpers:
+            return
         state = {} if self._policy is None else self._policy.state_dict()
-        weights = None if self._policy is None else {name: tensor.numpy() for name, tensor in state.items()}
+        weights = None if self._policy is None else {name: tensor.cpu().numpy() for name, tensor in state.items()}
         for helper in helpers:
             threading.Thread(target=self._follow, args=(helper, weights), daemon=True).start()
 
