@@ -20,7 +20,7 @@ from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.guard import Guard
 from maskrl.nn.momentum import Momentum
-from maskrl.nn.transfer import pinned, sent
+from maskrl.nn.transfer import HOSTS, pinned, sent
 from maskrl.objectives.base import Objective, ObjectiveConfig, Offers
 from maskrl.objectives.step import AuxiliaryStep
 from maskrl.replay.buffer import Draw, Replay, Transitions
@@ -159,6 +159,8 @@ class Drawn(NamedTuple):
 
     def pinned(self, device: torch.device) -> "Drawn":
         """In memory from which it can be sent to the device without waiting."""
+        if device.type in HOSTS:
+            return self
         clip = None if self.clip is None else self.clip.pinned(device)
         weights = None if self.weights is None else pinned(self.weights, device)
         return Drawn(self.draw, self.batch.pinned(device), clip, weights)
