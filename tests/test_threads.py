@@ -35,7 +35,7 @@ def python(code, **environment):
 @gnu
 @pytest.mark.parametrize(
     ("environment", "spins"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7000"}, "7000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")],
+    [({}, "5000"), ({"GOMP_SPINCOUNT": "7000"}, "7000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")],
     ids=["nobody asked", "a count", "a policy"],
 )
 def test_threads_wait_passively_unless_the_user_says_otherwise(environment, spins):
@@ -51,14 +51,14 @@ def test_openmp_reads_its_settings_when_torch_is_loaded_so_later_is_too_late():
         f"import torch, maskrl; print(maskrl.threads.SPINS, maskrl.threads.usual_threads()); {child}"
     )
     assert out == "True 1"
-    assert [line.split("'")[1] for line in settings.splitlines() if "GOMP_SPINCOUNT" in line] == ["300000", "1000"]
+    assert [line.split("'")[1] for line in settings.splitlines() if "GOMP_SPINCOUNT" in line] == ["300000", "5000"]
 
 
 @gnu
 def test_the_command_line_waits_passively():
     out, settings = python("from maskrl.cli import main; main(['recipes', 'show', 'toy/reach'])")
     assert "threads" in out
-    assert "GOMP_SPINCOUNT = '1000'" in settings
+    assert "GOMP_SPINCOUNT = '5000'" in settings
 
 
 @gnu
@@ -68,7 +68,7 @@ def test_a_run_of_a_sweep_waits_passively(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
     job = Job("toy/reach", ("budget.frames=nonsense",), "lite", "mlr", tiny_recipe(), "run")  # ends before it trains
     attempt(job, tmp_path)
-    assert "GOMP_SPINCOUNT = '1000'" in log_of(tmp_path, "run").read_text()
+    assert "GOMP_SPINCOUNT = '5000'" in log_of(tmp_path, "run").read_text()
 
 
 def test_a_run_that_names_no_threads_has_a_core_each_up_to_a_limit(monkeypatch):

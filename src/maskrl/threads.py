@@ -12,9 +12,9 @@ from maskrl.machine import cores_allowed, physical_cores
 
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # with any of them a user has decided
 # The first is for GNU's OpenMP, which torch has on Linux, the second for LLVM's and Intel's. Most waits are short, and to be woken
-# takes longer: 1000 turns, some microseconds, spare an idle machine most of that, and cost a busy one little. `maskrl bench load
-# --spins 0,1000,10000` measures it.
-PASSIVE = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+# takes longer: 5000 turns, some microseconds, spare an idle machine most of that, and cost a busy one little. `maskrl bench load
+# --spins 0,1000,20000` measures it.
+PASSIVE = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "0"}
 # What they do if nobody tells them: spin for some milliseconds, or for 200.
 UNTOLD = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 MOST = 8  # threads of a run that names no number: the layers of an update are too small to feed more
@@ -46,7 +46,7 @@ def usual_threads() -> int:
 def advice(threads: int) -> str | None:
     """What a run with this many threads should tell its user about them, if anything."""
     if SPINS:
-        remedy = "Import maskrl before torch, or set GOMP_SPINCOUNT=1000 before Python starts."
+        remedy = "Import maskrl before torch, or set GOMP_SPINCOUNT=5000 before Python starts."
         if threads == 1:
             return (
                 "torch was imported before maskrl, so its threads would spin while they wait, and the run has one thread. "
