@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 # The stamp is younger than the two files that decide what is installed, or the set-up runs again.
 STAMP := $(VENV)/.installed
 
-RECIPE := dmcontrol/cartpole-swingup
+RECIPE := first
 ARGS :=
 
-.PHONY: help setup train test test-learning test-faults test-browser lint check format clean
+.PHONY: help setup train test test-learning test-faults test-browser test-cuda lint check format clean
 
 help:  ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-faults: $(STAMP)  ## Only the faults: runs that are killed, files that are 
 
 test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu: apt-get install chromium).
 	$(BIN)/python -m pytest --numprocesses 2 -m browser
+
+test-cuda: $(STAMP)  ## Only what needs a GPU: device, precision, recorded updates, batches ahead, resume. Skipped without one.
+	$(BIN)/python -m pytest -m cuda -rs
 
 lint: $(STAMP)  ## Format, lint, types and import contracts.
 	$(BIN)/ruff format --check .

@@ -1,5 +1,10 @@
 """Settings for the whole suite; builders that tests call by name are in builders.py."""
 
+import os
+
+# Before torch is loaded: two test processes share two cores.
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
 import hypothesis
 import pytest
 import torch
@@ -7,9 +12,6 @@ import torch
 # The same examples every time: a red run can be repeated.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
-
-# Two test processes share two cores.
-torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

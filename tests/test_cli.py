@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 
 import maskrl
+from builders import require_drawing
 from maskrl import cli, recipes
+from maskrl.cli.train import FIRST as FIRST_TASK
+from maskrl.cli.train import FIRST_GAME, first
 from maskrl.cost.forecast import forecast
 from maskrl.recipes.schema import ReplayConfig
 from maskrl.runs.build import build_replay
@@ -278,6 +281,51 @@ def test_a_terminal_gets_a_live_display(tmp_path: Path):
         assert expected in words
     assert "\x1b[?25h" in screen  # the cursor is back
     assert "Continue with:" in words
+
+
+# ── A first run ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LIBRARIES = [
+    f"lib{name}.so{version}"
+    for name in ("EGL", "OSMesa", "GL", "OpenGL", "GLESv2", "glfw")
+    for version in ("", *(f".{number}" for number in range(9)))
+]
+FIRST = [
+    "budget.frames=none",
+    "budget.decisions=6",
+    "evaluation.every=24",
+    "evaluation.episodes=1",
+    "env.max_frames=80",
+]
+
+
+def test_a_first_run_is_a_game_where_no_library_draws_and_says_how_to_change_that(tmp_path: Path):
+    pytest.importorskip("ale_py")
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for name in LIBRARIES:  # found before the system's, and no library: as if there were none
+        (hidden / name).touch()
+    bare = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "MASKRL_GL", "DISPLAY")}
+    done = subprocess.run(
+        [*COMMAND, "train", "first", *FIRST, "checkpoint_every=24", "threads=1"],
+        cwd=tmp_path,
+        env=bare | {"LD_LIBRARY_PATH": str(hidden)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "DMControl cannot draw on this machine. No OpenGL backend draws here:\n  egl: " in done.stdout
+    assert "On Debian or Ubuntu, install one of: libegl1 for egl, libosmesa6 for osmesa" in done.stdout
+    assert f"So the first run is {FIRST_GAME}, which needs no such library." in done.stdout
+    (run,) = (tmp_path / "runs" / FIRST_GAME).glob("*/*/recipe.json")
+    assert json.loads(run.read_text())["name"] == FIRST_GAME
+
+
+def test_a_first_run_is_of_dmcontrol_where_it_can_be_drawn(capsys: pytest.CaptureFixture[str]):
+    require_drawing()
+    assert first() == FIRST_TASK
+    assert capsys.readouterr().out == ""
 
 
 # ── Evaluation ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,9 @@ from maskrl.machine import cores_allowed, memory_limits
 
 def diagnosed(part, *, site=None, limits=None, **environment):
     """The JSON of some checks in a fresh Python, with packages of ours before the real ones, and under limits."""
-    settings = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    settings = {
+        name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "MASKRL_GL", "PYOPENGL_PLATFORM")
+    }
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, [site and str(site), settings.get("PYTHONPATH")]))
     code = f"""
 import json, resource

@@ -25,6 +25,8 @@ with `maskrl.testing`. From a shell: `maskrl --help`.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from maskrl import threads as threads  # before torch: it settles how torch's threads wait
+
 if TYPE_CHECKING:
     from maskrl.api import Policy, Recipe, Run, load, recipe, train
     from maskrl.nn.augment import AugmentConfig, View

@@ -11,7 +11,7 @@ from pathlib import Path
 def cores_allowed(root: Path = Path("/")) -> int:
     """Cores that this process may use: those of its affinity, fewer if its control group has a quota of time."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    for group in _control_groups("cpu", root):
+    for group in control_groups("cpu", root):
         with suppress(OSError, ValueError):
             if (group / "cpu.max").exists():
                 quota, period = (group / "cpu.max").read_text().split()
@@ -20,6 +20,19 @@ def cores_allowed(root: Path = Path("/")) -> int:
             if int(quota) > 0:  # ValueError: "max"
                 cores = min(cores, math.ceil(int(quota) / int(period)))
     return cores
+
+
+def physical_cores(root: Path = Path("/")) -> int:
+    """Those of the affinity's cores that are not two halves of one: such halves share the units that compute."""
+    allowed = os.sched_getaffinity(0) if sys.platform == "linux" else set(range(os.cpu_count() or 1))
+    cpus = root / "sys/devices/system/cpu"
+    whole = set[str]()
+    for number in allowed:
+        try:
+            whole.add((cpus / f"cpu{number}/topology/thread_siblings_list").read_text().strip())
+        except OSError:  # the system does not tell
+            whole.add(str(number))
+    return len(whole)
 
 
 def free_memory() -> int | None:
@@ -36,7 +49,7 @@ def memory_limits(root: Path = Path("/")) -> dict[str, int]:
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 limits["machine"] = int(line.split()[1]) * 1024
-    for group in _control_groups("memory", root):
+    for group in control_groups("memory", root):
         for limit, usage, cached in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -64,7 +77,7 @@ def ulimit(name: str) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _control_groups(controller: str, root: Path) -> Iterator[Path]:
+def control_groups(controller: str, root: Path) -> Iterator[Path]:
     """The directories of our control group and those above it, each of which may set a limit. Versions 1 and 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

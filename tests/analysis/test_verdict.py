@@ -141,7 +141,7 @@ def test_another_protocol_is_not_held_against_the_paper_unless_asked_for() -> No
     refused = against_paper(scores, "mlr")
     assert refused.tasks == ()
     assert refused.problems == (
-        f"{task} is not compared, for its runs do not have the paper's protocol: env.shadow_size: none -> 512; "
+        f"{task} is not compared, for its runs do not have the paper's protocol: env.drawing: full -> plain; "
         "env.size: 100 -> 48; profile: paper -> lite.",
     )
     assert against_paper(scores, "mlr", mixed=True).tasks[0].outcome == "below"

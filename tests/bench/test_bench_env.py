@@ -51,12 +51,16 @@ def test_an_environment_that_cannot_be_made_is_named_and_the_others_are_measured
 
 
 @pytest.mark.slow
-def test_dmcontrol_is_drawn_with_both_shadow_maps(typed: Typed):
+def test_dmcontrol_is_drawn_in_three_ways_and_their_pictures_compared(typed: Typed):
     require_drawing()
     code, out, _ = typed("env", "dmcontrol/cartpole-swingup", "--sizes", "48", "--seconds", "0.1", "--json")
     assert code == 0
     rows = json.loads(out)["environments"]
-    assert [row["shadow_size"] for row in rows] == [2048, 512]
+    assert [(row["drawing"], row["shadow_size"]) for row in rows] == [("full", None), ("full", 512), ("plain", None)]
     for row in rows:
         assert row["renderer"].split()[0] in {"egl", "osmesa", "glfw"}
         assert row["milliseconds"].keys() == {"physics", "drawing", "rest"}
+    first, coarse, plain = rows
+    assert "changed_share" not in first
+    assert coarse["changed_share"] < plain["changed_share"] < 0.5
+    assert 0 < plain["mean_difference"] < 20

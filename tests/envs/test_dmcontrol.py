@@ -166,6 +166,43 @@ def test_shadow_size_changes_shadows_only(make):
     assert 0 < changed.mean() < 0.2
 
 
+@pytest.mark.parametrize("task", ["reacher-easy", "cartpole-swingup"])
+def test_a_plain_drawing_has_the_bodies_but_neither_shadows_nor_reflections(make, task):
+    full, plain = (
+        make(task, size=48, shadow_size=None, drawing=how).reset(seed=0)[0][-3:] for how in ("full", "plain")
+    )
+    red, _, blue = full.astype(int)
+    body = red > blue + 30  # all bodies of the suite are yellow or red, all else is blue
+    assert body.sum() > 20
+    apart = np.abs(full.astype(int) - plain.astype(int)).mean(axis=0)
+    assert np.median(apart[body]) < 8
+    red, _, blue = plain.astype(int)
+    assert (body == (red > blue + 30)).mean() > 0.98  # the same places
+    assert (apart > 2).any()  # the scene around them is another
+
+
+def test_a_video_is_drawn_as_the_suite_draws_whatever_the_agent_sees(make):
+    images = []
+    for drawing in ("full", "plain"):
+        env = make("quadruped-escape", shadow_size=None, drawing=drawing, action_repeat=2)
+        for seed in (1, 2):  # the second episode has another terrain
+            env.reset(seed=seed)
+            env.step(np.zeros(env.action_space.shape, np.float32))
+            images.append(env.render())
+    assert np.array_equal(images[0], images[2])
+    assert np.array_equal(images[1], images[3])
+    suite = load("quadruped-escape")
+    suite.task.random.seed(2)
+    suite.reset()
+    middle = (suite.action_spec().minimum + suite.action_spec().maximum) / 2
+    suite.step(middle)
+    suite.step(middle)
+    suite.physics.model.vis.global_.offheight = VIDEO_SIZE
+    theirs = suite.physics.render(VIDEO_SIZE, VIDEO_SIZE, camera_id=0)
+    suite.physics.free()
+    assert np.array_equal(images[1], theirs)
+
+
 @pytest.mark.filterwarnings("ignore:.*not having a spec", "ignore:.*different from the unwrapped")
 def test_gymnasium_finds_no_fault(make):
     check_env(make())
@@ -195,6 +232,7 @@ def test_an_unknown_task_is_reported_with_the_likely_one_and_the_list():
         ({"task": "cartpole"}, "task='cartpole' must be a domain and a task"),
         ({"action_repeat": 0}, "action_repeat=0 of DMControl must be at least 1"),
         ({"shadow_size": 0}, "shadow_size=0 of DMControl must be at least 1"),
+        ({"shadow_size": 512, "drawing": "plain"}, "shadow_size=512 has no effect with drawing=plain"),
         ({"kind": "atari"}, "kind='atari' is not a choice of DMControl"),
     ],
 )

@@ -13,7 +13,9 @@ require_drawing()
 @cache
 def ask(script, **environment):
     """What a fresh Python prints, or the last paragraph of its complaint."""
-    settings = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    settings = {
+        name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "MASKRL_GL", "PYOPENGL_PLATFORM")
+    }
     code = f"from maskrl.envs import gl\n{script}"
     done = subprocess.run([sys.executable, "-c", code], env=settings | environment, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else done.stderr.strip()
@@ -54,6 +56,15 @@ def test_a_backend_that_the_user_set_is_tried_alone_and_never_replaced():
 def test_a_backend_that_the_user_set_and_that_draws_is_kept():
     chosen = ask(CHOICE)
     assert ask(CHOICE, MUJOCO_GL=chosen.upper()) == chosen
+
+
+def test_a_child_trusts_what_its_parent_has_tried_and_nothing_else():
+    child = "import subprocess, sys; gl.choose_gl()\n"
+    child += "code = 'from maskrl.envs import gl; gl._try = None; print(*gl.choose_gl())'\n"
+    child += "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout)"
+    assert ask(child) == ask("print(*gl.choose_gl())")
+    answer = ask(CHOICE, MUJOCO_GL="bogus", MASKRL_GL="egl Mesa")
+    assert "MUJOCO_GL=bogus does not draw here" in answer
 
 
 def test_dm_control_imported_too_early_with_another_backend_is_reported():

@@ -102,11 +102,24 @@ def test_a_relu_within_its_convolution_changes_no_bit(encoder: ControlEncoder | 
         return [maps, *torch.autograd.grad((maps**2).sum(), [pixels, *layers.parameters()])]
 
     fused = values()
-    assert "ConvolutionAndReLU" in fused[0].grad_fn.name()  # or this test compares nothing
+    assert "ConvolutionsAndReLUs" in fused[0].grad_fn.name()  # or this test compares nothing
     plain = nn.Sequential(*layers)(pixels)
     apart = [plain, *torch.autograd.grad((plain**2).sum(), [pixels, *layers.parameters()])]
     for ours, theirs in zip(fused, apart, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_the_way_back_leaves_the_gradient_that_it_is_given_and_layers_that_do_not_learn():
+    layers = ControlEncoder((3, 20, 20), filters=4, convolution_init="orthogonal").convolutions
+    layers[0].requires_grad_(False)
+    maps = layers(torch.rand(3, 3, 20, 20))
+    assert "ConvolutionsAndReLUs" in maps.grad_fn.name()
+    given = torch.randn_like(maps)
+    before = given.clone()
+    maps.backward(given)
+    assert torch.equal(given, before)
+    assert layers[0].weight.grad is None
+    assert layers[2].weight.grad.any()
 
 
 def test_a_second_derivative_is_that_of_the_layers():

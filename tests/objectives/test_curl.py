@@ -108,7 +108,7 @@ def test_it_runs_last_in_the_update_after_the_slow_copies_have_moved():
     agent.update_critic = noted("critic", agent.update_critic)  # type: ignore[method-assign]
     agent.update_actor_and_temperature = noted("actor", agent.update_actor_and_temperature)  # type: ignore[method-assign]
     agent.target_encoder.update = noted("slow encoder", agent.target_encoder.update)  # type: ignore[method-assign]
-    agent.auxiliary = noted("objective", agent.auxiliary)  # type: ignore[assignment]
+    agent.auxiliary.learn = noted("objective", agent.auxiliary.learn)  # type: ignore[method-assign, union-attr]
     agent.update(_random_replay(spaces, 3, None))
     assert order == ["critic", "actor", "slow encoder", "objective"]
 

@@ -6,7 +6,7 @@ import pytest
 from maskrl.agents.base import Agent
 from maskrl.envs import Atari, ToyArcade, ToyControl
 from maskrl.envs.base import episode_seed
-from maskrl.recipes import find, resolve
+from maskrl.recipes import find
 from maskrl.runs.build import build_agent, make_evaluation_envs
 from maskrl.runs.evaluate import EpisodeReturns, evaluate, random_returns
 from maskrl.runs.loop import EVALUATION_SEED
@@ -165,9 +165,3 @@ def test_the_score_is_the_mean_and_the_spread_the_deviation_over_episodes():
 def test_random_actions_earn_what_the_toy_says(config: ToyControl | ToyArcade):
     returns = random_returns(envs(10, config), episodes=100, seed=1)
     assert abs(returns.score - config.random_return) < 4 * returns.spread / 10  # four standard errors
-
-
-@pytest.mark.parametrize(("episodes", "side_by_side", "count"), [(5, 3, 3), (2, 10, 2)])
-def test_as_many_environments_as_there_is_use_for(episodes: int, side_by_side: int, count: int):
-    recipe = resolve("toy/catch", [f"evaluation.episodes={episodes}", f"evaluation.side_by_side={side_by_side}"])
-    assert len(make_evaluation_envs(recipe)) == count

@@ -1,8 +1,8 @@
 """What an agent is, what it needs to know of an environment, and what its config answers."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,16 +12,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from maskrl.agents.capture import Captured, Record, on_cuda
 from maskrl.clock import Clock, Stopwatch
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, CenterCrop
+from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder
+from maskrl.nn.guard import Guard
 from maskrl.nn.momentum import Momentum
+from maskrl.nn.transfer import HOSTS, pinned, sent
 from maskrl.objectives.base import Objective, ObjectiveConfig, Offers
 from maskrl.objectives.step import AuxiliaryStep
-from maskrl.replay.buffer import Replay
+from maskrl.replay.buffer import Draw, Replay, Transitions
 
-Metrics = dict[str, Tensor]  # detached scalars, keys "<part>/<what>"
+Metrics = dict[str, Tensor]  # detached scalars on the agent's device, keys "<part>/<what>"
+ADVICE = "Lower agent.learning_rate, and look for rewards that are not finite or very large."
 Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number
 
 
@@ -124,7 +129,7 @@ class PolicyNetwork(nn.Module):
         return actions
 
     def on_device(self, obs: NDArray[np.uint8]) -> Tensor:
-        return torch.from_numpy(obs).to(next(self.parameters()).device)
+        return sent(torch.from_numpy(obs), next(self.parameters()).device)
 
     def load_agent_state(self, state: Mapping[str, Any]) -> None:
         """Take its parts out of an agent's `state_dict`."""
@@ -138,21 +143,82 @@ class PolicyNetwork(nn.Module):
         return states
 
 
+class Drawn(NamedTuple):
+    """What an update learns from."""
+
+    draw: Draw  # where it was read
+    batch: Transitions
+    clip: Clip | None = None  # the objective's
+    weights: Tensor | None = None  # (B,), of the transitions in the loss
+
+    def to(self, device: torch.device) -> "Drawn":
+        """There, without waiting for it if all of it is pinned."""
+        clip = None if self.clip is None else self.clip.to(device)
+        weights = None if self.weights is None else sent(self.weights, device)
+        return Drawn(self.draw, self.batch.to(device), clip, weights)
+
+    def pinned(self, device: torch.device) -> "Drawn":
+        """In memory from which it can be sent to the device without waiting."""
+        if device.type in HOSTS:
+            return self
+        clip = None if self.clip is None else self.clip.pinned(device)
+        weights = None if self.weights is None else pinned(self.weights, device)
+        return Drawn(self.draw, self.batch.pinned(device), clip, weights)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that a device needs of it, in a fixed order."""
+        parts: list[Transitions | Clip] = [self.batch] if self.clip is None else [self.batch, self.clip]
+        for part in parts:
+            yield from (getattr(part, field.name) for field in fields(part))
+        yield from [] if self.weights is None else [self.weights]
+
+
+class Learned(NamedTuple):
+    """What an update leaves behind, on the device."""
+
+    metrics: Metrics
+    errors: Tensor | None = None  # (B,), of the transitions, for their priorities
+
+    def kept(self) -> "Learned":
+        """With metrics that stay when the same memory is written again."""
+        return self._replace(metrics=dict(zip(self.metrics, _stacked(self.metrics).unbind(), strict=True)))
+
+
 class Agent:
     """The base of what acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives.
 
-    A subclass writes `explore`, `update` and `update_objective`, and names in `modules` and `optimizers` all that is saved.
+    A subclass writes `explore` and `update_objective`, and names in `modules` and `optimizers` all that is saved. It writes both
+    halves of an update, `reading` for the host and `learn` for the device, which sends no value back; or an `update` of its own.
     """
 
     modules: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
     objective: Objective[Any] | None = None
     auxiliary: AuxiliaryStep | None = None  # where the objective has an optimiser of its own
+    every: int = 1  # updates per update of the objective
+    _captured: Captured | None = None
 
     def __init__(self, config: "AgentConfig", policy: "PolicyNetwork", generators: "Generators", device: torch.device):
         self._config, self._policy, self.encoder = config, policy, policy.encoder
         self.generators, self.device = generators, device
-        self.watch, self.updates = Stopwatch(), 0
+        self.watch, self.updates, self.guard = Stopwatch(), 0, Guard(device)
+
+    def protect(self) -> None:
+        """Let the guard stop all that learns; a subclass calls it once its parts are there."""
+        if self.auxiliary is not None:
+            self.auxiliary.guard_by(self.guard)
+        self.guard.protect(self.optimizers.values(), self.modules.values())
+
+    def all_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [*self.optimizers.values(), *([] if self.auxiliary is None else [self.auxiliary.optimizer])]
+
+    def require_finite(self, what: str, value: Tensor) -> None:
+        """Stop before a loss or a gradient that is not finite reaches the weights."""
+        self.guard.watch(f"The {what} is", value, ADVICE)
+
+    def check(self) -> None:
+        """Raise an error if a value of an earlier update was not finite, which an accelerator may not have told yet."""
+        self.guard.check()
 
     def policy(self) -> "PolicyNetwork":
         """The deterministic policy, which shares its weights with the agent."""
@@ -177,8 +243,47 @@ class Agent:
         """How many updates follow the decision that is made at this time."""
         return self._config.updates_due(clock)
 
+    def prepare(self, replay: Replay, updates: int) -> None:
+        """Begin to gather batches for the next updates, as many as the replay allows. Until they are made, nothing may be added."""
+        if type(self).reading is Agent.reading:  # an update of its own
+            return
+        for update in range(self.updates + len(replay.ahead), self.updates + min(updates, replay.ahead.depth)):
+            replay.ahead.gather(self.reading(replay, update))
+
     def update(self, replay: Replay) -> Metrics:
+        self.guard.begin(self.updates)
+        with self.watch("replay"):
+            drawn: Drawn = replay.ahead.take() or self.reading(replay, self.updates)()
+        auxiliary = self.auxiliary if self.updates % self.every == 0 else None
+        if auxiliary is not None:
+            auxiliary.begin()
+        learned = self._learn(drawn)
+        if replay.is_prioritised and learned.errors is not None:
+            replay.reprioritise(drawn.draw, learned.errors)
+        self.updates += 1
+        if auxiliary is not None:
+            auxiliary.updates += 1
+        return learned.metrics
+
+    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
+        """Draw for the update of this number now; what is returned reads, perhaps in another thread."""
         raise NotImplementedError
+
+    def learn(self, drawn: Drawn) -> Learned:
+        """What an update does on the device. `updates` is its number."""
+        raise NotImplementedError
+
+    def due(self) -> tuple[bool, ...]:
+        """Which of the parts that run by turns the next update has."""
+        auxiliary = self.auxiliary
+        return self.updates % self.every == 0, auxiliary is not None and auxiliary.moves_copies
+
+    def capture(self, record: Record = on_cuda) -> None:
+        """From now on, record updates and replay them."""
+        self._captured = Captured(self, record)
+
+    def _learn(self, drawn: Drawn) -> Learned:
+        return self.learn(drawn.to(self.device)) if self._captured is None else self._captured(self.due(), drawn)
 
     def update_objective(self, replay: Replay) -> Metrics:
         """One update of the objective alone, by the optimiser and with the number of clips of a whole update."""
@@ -197,6 +302,7 @@ class Agent:
 
     def state_dict(self) -> dict[str, Any]:
         """All of it but torch's own generators."""
+        self.check()
         return {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
@@ -294,10 +400,11 @@ def require_splittable(objective: Objective[Any], micro_batch: int | None) -> No
         )
 
 
-def require_finite(what: str, value: Tensor, update: int) -> None:
-    """Stop before a loss or a gradient that is not finite reaches the weights."""
-    if not value.isfinite():
-        raise FloatingPointError(
-            f"The {what} is {value.item()} at update {update}; the weights were left as they were. Lower agent.learning_rate, "
-            "and look for rewards that are not finite or very large."
-        )
+def numbers(metrics: Metrics) -> dict[str, float]:
+    """Their values, by one copy: each by itself would wait for the device."""
+    return dict(zip(metrics, _stacked(metrics).tolist(), strict=True)) if metrics else {}
+
+
+def _stacked(metrics: Metrics) -> Tensor:
+    values = list(metrics.values())
+    return torch.stack([value.to(values[0].device) for value in values])  # an objective may have made one on the host

@@ -23,24 +23,25 @@ from torch import Tensor, nn
 from maskrl.agents.base import (
     Agent,
     AgentConfig,
+    Drawn,
     Generators,
+    Learned,
     Metrics,
     PolicyNetwork,
     ReplayNeeds,
     Spaces,
     Workload,
-    require_finite,
     require_splittable,
 )
 from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, NatureEncoder
-from maskrl.nn.layers import NoisyLinear
+from maskrl.nn.layers import NoisyLinear, resample
 from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import Host, Loss, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
+from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
-from maskrl.replay.buffer import Draw, Replay, Transitions
+from maskrl.replay.buffer import PrioritiesError, Replay, Transitions
 
 # ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,9 +132,7 @@ class QHead(nn.Module):
 
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draw new noise for all layers that have some."""
-        for layer in self.modules():
-            if isinstance(layer, NoisyLinear):
-                layer.resample(generator)
+        resample((layer for layer in self.modules() if isinstance(layer, NoisyLinear)), generator)
 
 
 class FirstLayers(nn.ModuleList):
@@ -165,7 +164,7 @@ class RainbowPolicy(PolicyNetwork):
 
 
 class Rainbow(Agent):
-    """Built by `RainbowConfig.build`. `update` is one step of Adam on the sum of both losses."""
+    """Built by `RainbowConfig.build`. `learn` is one step of Adam on the sum of both losses."""
 
     def __init__(
         self,
@@ -196,6 +195,7 @@ class Rainbow(Agent):
             lr=config.learning_rate, eps=config.adam_epsilon, fused=True,
         )  # fmt: skip
         self.optimizers = {"joint": self.optimizer}
+        self.protect()
 
     def epsilon(self, clock: Clock) -> float:
         """The share of random actions: from 1 to its end over `epsilon_decisions` after the warm-up."""
@@ -223,34 +223,57 @@ class Rainbow(Agent):
     def renew_noise(self) -> None:
         self.head.resample(self.generators.explore)
 
-    def update(self, replay: Replay) -> Metrics:
-        config, metrics = self.config, Metrics()
+    def due(self) -> tuple[bool, ...]:
+        return *super().due(), self._copies_targets
+
+    @property
+    def _copies_targets(self) -> bool:
+        return (self.updates + 1) % self.config.target_every == 0
+
+    def learn(self, drawn: Drawn) -> Learned:
+        config, batch, weights = self.config, drawn.batch, drawn.weights
+        assert weights is not None  # see `reading`
         objective = self.objective if self.updates % self.every == 0 else None
         with self.watch("replay"):
-            span = max(config.n_step, objective.needs.clip_length if objective else 1)
-            draw = replay.draw(config.batch_size, span=span, whole=False, correction=self.correction)
-            batch = replay.transitions(
-                draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends
-            ).to(self.device)
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             judged = self.augment(batch.next_obs) if config.double else next_obs
         self.optimizer.zero_grad()
         with self.watch("critic"):
-            found, errors = self.add_q_gradient(batch, draw.weights.to(self.device), obs, next_obs, judged)
-            metrics |= found
+            metrics, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
         if objective is not None:
-            loss = self._add_objective_gradient(objective, replay, draw, PolicyBatch(batch.obs, obs))
+            count = min(config.clips or len(batch), len(batch))  # at the first of the drawn transitions
+            material = Material(drawn.clip, PolicyBatch(batch.obs[:count], obs[:count]), self.updates)
+            with self.watch("objective"):
+                views = objective.views(material)
+                loss = objective.add_gradient(views, micro_batch=config.micro_batch, weights=weights[:count])
             metrics |= loss.metrics
             if loss.priorities is not None:
                 errors[: len(loss.priorities)] += loss.priorities
-        if replay.is_prioritised:
-            replay.reprioritise(draw, errors.cpu())
         with self.watch("optimizer"):
-            metrics |= self.step(objective)
-        if self.updates % config.target_every == 0:
+            metrics |= self._clip_and_step(objective)
+        if self._copies_targets:
             self.target_encoder.update()
             self.target_head.update()
-        return metrics
+        return Learned(metrics, errors)
+
+    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
+        config = self.config
+        objective = self.objective if update % self.every == 0 else None
+        length = objective.needs.clip_length if objective else 0
+        try:
+            draw = replay.draw(
+                config.batch_size, span=max(config.n_step, length, 1), whole=False, correction=self.correction
+            )
+        except PrioritiesError:
+            self.check()  # it knows the cause
+            raise
+
+        def read() -> Drawn:
+            batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
+            clip = replay.clips(draw.first(config.clips or len(draw)), length=length) if length else None
+            return Drawn(draw, batch, clip, draw.weights).pinned(self.device)
+
+        return read
 
     def add_q_gradient(
         self, batch: Transitions, weights: Tensor, obs: View, next_obs: View, judged: View
@@ -270,23 +293,10 @@ class Rainbow(Agent):
         outputs = self.head(self.encoder(obs.pixels()))  # (B, A, width)
         taken = _of(outputs, batch.actions.argmax(dim=-1))
         loss = (weights * self.returns.loss(taken, target)).mean()
-        require_finite("Q loss", loss, self.updates)
+        self.require_finite("Q loss", loss)
         torch.autograd.backward(loss)
         found = {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
         return found, self.returns.surprise(taken.detach(), target)
-
-    def _add_objective_gradient(
-        self, objective: Objective[Any], replay: Replay, draw: Draw, batch: PolicyBatch
-    ) -> Loss:
-        """At the first of the drawn transitions, with their importance weights."""
-        length, starts = objective.needs.clip_length, draw.first(self.config.clips or len(draw))
-        with self.watch("replay"):
-            clip = replay.clips(starts, length=length).to(self.device) if length else None
-            first = PolicyBatch(batch.obs[: len(starts)], batch.view[: len(starts)])
-        with self.watch("objective"):
-            views = objective.views(Material(clip, first, self.updates))
-            weights = starts.weights.to(self.device)
-            return objective.add_gradient(views, micro_batch=self.config.micro_batch, weights=weights)
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.objective is None:
@@ -298,21 +308,26 @@ class Rainbow(Agent):
         if self.objective.needs.policy_batch:
             obs = replay.transitions(draw).to(self.device).obs
             batch = PolicyBatch(obs, self.augment(obs))
+        self.guard.begin(self.updates)
         self.optimizer.zero_grad()
         views = self.objective.views(Material(clip, batch, self.updates))
         metrics = self.objective.add_gradient(views, micro_batch=config.micro_batch).metrics
         return metrics | self.step(self.objective)
 
     def step(self, objective: Objective[Any] | None) -> Metrics:
-        """Clip each group, then Adam."""
+        """Clip each group, then Adam; that is an update."""
+        metrics = self._clip_and_step(objective)
+        self.updates += 1
+        return metrics
+
+    def _clip_and_step(self, objective: Objective[Any] | None) -> Metrics:
         norms = [nn.utils.clip_grad_norm_(group, self.config.max_grad_norm) for _, group in self.clipped]
         for norm in norms:
-            require_finite("gradient of the loss", norm, self.updates)
+            self.require_finite("gradient of the loss", norm)
         if objective is not None:
             # Before the step, as in the released code: a momentum of 0 then lags by one update instead of none.
             objective.update_momentum()
         self.optimizer.step()
-        self.updates += 1
         named = zip(self.clipped, norms, strict=True)
         return {f"{name}/gradient_norm": norm for (name, _), norm in named if name is not None}
 

@@ -8,7 +8,7 @@ of the critic even when an objective is used, and the convolutions of the actor 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from maskrl.agents.base import (
     Agent,
     AgentConfig,
+    Drawn,
     Generators,
+    Learned,
     Metrics,
     PolicyNetwork,
     Spaces,
     Workload,
-    require_finite,
     require_splittable,
 )
 from maskrl.clock import Clock
@@ -102,7 +103,7 @@ class Critic(nn.Module):
 
 
 class SAC(Agent):
-    """Built by `SACConfig.build`. `update` is one round of all that learns, in the order of the released code."""
+    """Built by `SACConfig.build`. `learn` is one round of all that learns, in the order of the released code."""
 
     def __init__(
         self,
@@ -140,8 +141,11 @@ class SAC(Agent):
             for name, parameters in learned.items()
         }
         self.optimizers["temperature"] = torch.optim.Adam(
-            [self.log_temperature], lr=config.temperature_learning_rate, betas=(config.temperature_beta, 0.999)
-        )
+            [self.log_temperature], lr=config.temperature_learning_rate,
+            betas=(config.temperature_beta, 0.999),
+            fused=True,
+        )  # fmt: skip
+        self.protect()
 
     def own_state(self) -> dict[str, Tensor]:
         return {"log_temperature": self.log_temperature}
@@ -151,11 +155,13 @@ class SAC(Agent):
         noise = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
         return squashed(mean, log_std, noise)
 
-    def update(self, replay: Replay) -> Metrics:
-        config, metrics = self.config, Metrics()
+    def due(self) -> tuple[bool, ...]:
+        periods = self.config.actor_every, self.config.target_every
+        return *super().due(), *(self.updates % period == 0 for period in periods)
+
+    def learn(self, drawn: Drawn) -> Learned:
+        config, metrics, clip, batch = self.config, Metrics(), drawn.clip, drawn.batch
         with self.watch("replay"):
-            clip = self._clip(replay) if self.updates % self.every == 0 else None
-            batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount).to(self.device)
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             material = (clip, PolicyBatch(batch.obs, obs))
         with self.watch("critic"):
@@ -167,24 +173,32 @@ class SAC(Agent):
         if self.updates % config.target_every == 0:
             self.target_encoder.update()
             self.target_critic.update()
-        metrics |= self._learn_beside("last", *material)
-        self.updates += 1
-        return metrics
+        return Learned(metrics | self._learn_beside("last", *material))
 
-    def _clip(self, replay: Replay) -> Clip | None:
-        """Clips for the objective, if it needs some."""
+    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
+        config, clips = self.config, self._clips(replay) if update % self.every == 0 else None
+        draw = replay.draw(config.batch_size)
+
+        def read() -> Drawn:
+            clip = None if clips is None else clips()
+            return Drawn(draw, replay.transitions(draw, discount=config.discount), clip).pinned(self.device)
+
+        return read
+
+    def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
+        """Draw clips for the objective, if it needs some; what is returned reads."""
         steps = self.needs.clip_length
         if not steps:
             return None
         draw = replay.draw(self.config.auxiliary.clips, span=steps, purpose="clips")
-        return replay.clips(draw, length=steps).to(self.device)
+        return lambda: replay.clips(draw, length=steps)
 
     def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
         """Optimise the objective, if this is its place in the update and its turn."""
         if self.auxiliary is None or self.when != place or self.updates % self.every:
             return {}
         with self.watch("objective"):
-            return self.auxiliary(clip, batch)
+            return self.auxiliary.learn(clip, batch)
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.auxiliary is None:
@@ -193,7 +207,8 @@ class SAC(Agent):
         if self.needs.policy_batch:
             obs = replay.transitions(replay.draw(self.config.batch_size)).to(self.device).obs
             batch = PolicyBatch(obs, self.augment(obs))
-        return self.auxiliary(self._clip(replay), batch)
+        clips = self._clips(replay)
+        return self.auxiliary(None if clips is None else clips().to(self.device), batch)
 
     def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
         """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads."""
@@ -210,7 +225,7 @@ class SAC(Agent):
             loss = (q - target).square().sum() / len(actions)
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
-        require_finite("critic loss", total, self.updates)
+        self.require_finite("critic loss", total)
         self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
 
@@ -229,7 +244,7 @@ class SAC(Agent):
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
             torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
-        require_finite("actor loss", total, self.updates)
+        self.require_finite("actor loss", total)
         self.optimizers["actor"].step()
         self.optimizers["temperature"].zero_grad()
         torch.autograd.backward(temperature * (entropy - self.target_entropy))

@@ -3,18 +3,22 @@
 import logging
 import time
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskrl.agents.base import Spaces
 from maskrl.bench.measure import Tell
 from maskrl.bench.parts import Wrap, wrap_env
 from maskrl.bench.result import Result, Row
 from maskrl.clock import Stopwatch
-from maskrl.envs.base import EnvConfig, episode_seed
+from maskrl.envs.base import EnvConfig, Frame, episode_seed
 from maskrl.recipes.schema import Recipe
 
 LEAST = 5  # decisions, however slow an environment is
+COMPARED = (5, 10)  # episodes, and decisions of each, whose pictures are compared
+SEEN = 2  # of 255: a smaller difference is not counted as a changed pixel
 
 
 def bench_env(recipes: Sequence[Recipe], *, sizes: Sequence[int], seconds: float = 1.0, tell: Tell = print) -> Result:
@@ -24,10 +28,15 @@ def bench_env(recipes: Sequence[Recipe], *, sizes: Sequence[int], seconds: float
     for recipe in recipes:
         tell(f"{recipe.name}.")
         try:
-            rows += [play(config, seconds) for config in recipe.env.variants(sizes)]
+            variants = recipe.env.variants(sizes)
+            firsts = {config.size: config for config in reversed(variants)}
+            rows += [play(config, seconds) | difference(config, firsts[config.size]) for config in variants]
         except (ImportError, RuntimeError) as error:  # no simulator, or nothing draws
             failures[recipe.name] = str(error)
-    notes = ["A frame is one of the simulator; a decision has action_repeat of them. Milliseconds are of a decision."]
+    notes = [
+        "A frame is one of the simulator; a decision has action_repeat of them. Milliseconds are of a decision.",
+        f"Changed are pixels that differ by more than {SEEN} of 255 from the first row of that size; the mean is of 255, too.",
+    ]
     return Result({"environments": rows, "not_measured": failures}, notes)
 
 
@@ -54,7 +63,30 @@ def play(config: EnvConfig, seconds: float) -> Row:
         "task": config.task,
         "renderer": config.renderer(),
         "size": config.size,
+        "drawing": getattr(config, "drawing", None),
         "shadow_size": getattr(config, "shadow_size", None),
         "frames_per_second": frames / spent,
         "milliseconds": {part: 1000 * total / decisions for part, total in parts},  # of a decision
     }
+
+
+def difference(config: EnvConfig, first: EnvConfig) -> Row:
+    """How far the pictures of two variants are apart, at the same places of the same episodes."""
+    if config == first:
+        return {}
+    apart = np.abs(pictures(config) - pictures(first))
+    return {"changed_share": float((apart.max(axis=1) > SEEN).mean()), "mean_difference": float(apart.mean())}
+
+
+@cache
+def pictures(config: EnvConfig) -> NDArray[np.int16]:
+    """Frames of the beginnings of some episodes, with random actions: (N, C, H, W)."""
+    env = config.make(seed=0, training=True)
+    spaces, chance, seen = Spaces.of(env), np.random.default_rng(0), list[Frame]()
+    episodes, decisions = COMPARED
+    for episode in range(episodes):
+        env.reset(seed=episode_seed(0, episode), options={"restart": True})
+        seen += [env.step(spaces.random_action(chance))[0] for _ in range(decisions)]
+    env.close()
+    observations = np.stack(seen).astype(np.int16)
+    return observations[:, -observations.shape[1] // config.frame_stack :]  # the newest of each stack

@@ -1,8 +1,9 @@
-"""The updates as a textbook would write them, to measure the agents' own against: the same mathematics, without thrift.
+"""The updates as a good textbook would write them, to measure the agents' own against: the same mathematics in torch's defaults.
 
-Whole batches, pixels as floats from the start and channels first, the actor's convolutions twice, every token through every layer
-of the decoder, Adam parameter by parameter. Random numbers are drawn in the agents' order, so the same weights and the same seed
-give the same losses; a test checks it.
+Whole batches, channels first, a ReLU after each convolution, torch's default Adam. As in the released code, the actor step runs
+the convolutions for the policy and for the Q functions, and every token goes through every layer of the decoder. Nothing is copied
+without need: masks and crops are made of bytes, which become floats once, and maps are flattened as they lie in memory. Random
+numbers are drawn in the agents' order, so the same weights and the same seed give the same losses and weights; a test checks it.
 """
 
 import math
@@ -13,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskrl.agents.rainbow import Rainbow, RainbowConfig
-from maskrl.agents.sac import SAC, SACConfig
+from maskrl.agents.rainbow import Rainbow
+from maskrl.agents.sac import SAC
 from maskrl.nn.clip import Clip
 from maskrl.nn.decoder import sinusoid
 from maskrl.objectives.mlr import MLRConfig
@@ -34,22 +35,32 @@ def is_known(recipe: Recipe, device: torch.device) -> bool:
         == ("pixels", "latents", False, None)
         and mlr.when != "last"
     )
-    return written and isinstance(recipe.agent, SACConfig | RainbowConfig) and device.type == "cpu"
+    return written and recipe.agent.kind in UPDATES and device.type == "cpu"
 
 
 def plain_update(agent: Any, replay: Replay) -> Update:
     """The update of this agent, written plainly.
 
-    The agent learns from it. Its weights become channels first, and its Adam loses the fused kernel.
+    The agent learns from it. Its weights get torch's default layout, and its Adam torch's default kernels.
     """
+    for module in (*agent.modules.values(), *([] if agent.objective is None else [agent.objective])):
+        channels_first(module, agent.encoder.feature_shape if agent.encoder.latent_order is None else None)
     optimizers = [*agent.optimizers.values(), *([] if agent.auxiliary is None else [agent.auxiliary.optimizer])]
-    for module in (agent.encoder, agent.target_encoder, agent.objective):
-        for parameter in module.parameters() if module is not None else ():
-            parameter.data = parameter.data.contiguous()
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["fused"], group["foreach"] = False, False
-    return partial(sac_update if isinstance(agent, SAC) else rainbow_update, agent, replay)
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        group["fused"] = group["foreach"] = None
+    return partial(UPDATES[agent.config.kind], agent, replay)
+
+
+def channels_first(module: nn.Module, maps: tuple[int, int, int] | None) -> None:
+    """Lay out kernels with their channels first, and the columns of layers that read `maps` (F, h, w) in the order of such maps."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()
+    if maps is not None:
+        filters, height, width = maps
+        for layer in module.modules():
+            if getattr(layer, "in_features", None) == math.prod(maps):
+                weight: Any = layer.weight
+                weight.data = weight.data.unflatten(1, (height, width, filters)).permute(0, 3, 1, 2).flatten(1)
 
 
 def sac_update(agent: SAC, replay: Replay) -> dict[str, Tensor]:
@@ -58,7 +69,7 @@ def sac_update(agent: SAC, replay: Replay) -> dict[str, Tensor]:
         steps = agent.needs.clip_length
         clip = replay.clips(replay.draw(config.auxiliary.clips, span=steps, purpose="clips"), length=steps)
     batch = replay.transitions(replay.draw(config.batch_size), discount=config.discount)
-    obs, next_obs = (_augmented(agent.augment, obs.float() / 255) for obs in (batch.obs, batch.next_obs))
+    obs, next_obs = _augmented(agent.augment, batch.obs), _augmented(agent.augment, batch.next_obs)
     temperature = agent.log_temperature.exp()
 
     with torch.no_grad():
@@ -106,8 +117,8 @@ def rainbow_update(agent: Rainbow, replay: Replay) -> dict[str, Tensor]:
     span = max(config.n_step, objective.needs.clip_length if objective else 1)
     draw = replay.draw(config.batch_size, span=span, whole=False, correction=agent.correction)
     batch = replay.transitions(draw, n_step=config.n_step, discount=config.discount, late_ends=config.late_ends)
-    pixels, next_pixels = (_augmented(agent.augment, obs.float() / 255) for obs in (batch.obs, batch.next_obs))
-    judged = _augmented(agent.augment, batch.next_obs.float() / 255) if config.double else next_pixels
+    pixels, next_pixels = _augmented(agent.augment, batch.obs), _augmented(agent.augment, batch.next_obs)
+    judged = _augmented(agent.augment, batch.next_obs) if config.double else next_pixels
     agent.renew_noise()
     with torch.no_grad():
         next_outputs = agent.target_head(encode(agent.target_encoder.copy, next_pixels))
@@ -139,10 +150,9 @@ def mlr_loss(objective: Any, clip: Clip) -> Tensor:
     masker, target = objective.corruption.masker, objective.target
     keep = masker(clip.obs, objective.corruption.generator)
     valid = torch.ones_like(clip.valid) if objective.count_past_end else clip.valid
-    pixels = clip.obs.float() / 255
+    masked = _augmented(objective.augment, masker.hide(clip.obs, keep), objective.masked_scale)
+    original = _augmented(objective.augment, clip.obs)
     with torch.no_grad():
-        masked = objective.masked_scale * _augmented(objective.augment, torch.where(keep, pixels, masker.fill / 255))
-        original = _augmented(objective.augment, pixels)
         slow = target.momentum_projection(encode(target.encoder.copy, original.flatten(0, 1)))
     states = encode(objective.host.encoder, masked.flatten(0, 1))
     decoded = decode(objective.decoder, states.view(*valid.shape, -1), clip.actions, valid)
@@ -167,16 +177,16 @@ def decode(decoder: Any, states: Tensor, actions: Tensor, valid: Tensor) -> Tens
 
 
 def encode(encoder: Any, pixels: Tensor) -> Tensor:
-    """As `Encoder.forward`, with the maps as they come."""
     states: Tensor = encoder.embed(maps_of(encoder, pixels))
     return states
 
 
 def maps_of(encoder: Any, pixels: Tensor) -> Tensor:
-    """Layer by layer, in the layout that the pixels have."""
+    """Layer by layer. Where units have no order of their own, the maps are labelled so that to flatten them is no copy."""
     for layer in encoder.convolutions.children():
         pixels = layer(pixels)
-    return pixels
+    n, filters, height, width = pixels.shape
+    return pixels.view(n, height, width, filters).permute(0, 3, 1, 2) if encoder.latent_order is None else pixels
 
 
 def _taken(outputs: Tensor, actions: Tensor) -> Tensor:
@@ -184,14 +194,18 @@ def _taken(outputs: Tensor, actions: Tensor) -> Tensor:
     return outputs[torch.arange(len(actions)), actions]
 
 
-def _augmented(augment: Any, pixels: Tensor) -> Tensor:
-    moved = augment.move(pixels)
-    gain = augment.intensity(pixels.shape[:-3], dtype=pixels.dtype, device=pixels.device)
-    out: Tensor = moved * gain[..., None, None, None]
-    return out
+@torch.no_grad()
+def _augmented(augment: Any, obs: Tensor, scale: float = 1.0) -> Tensor:
+    """(…, C, H, W) uint8 → float in [0, 1], times the scale and a gain."""
+    pixels: Tensor = augment.move(obs).float()
+    gain = augment.intensity(obs.shape[:-3], dtype=pixels.dtype, device=pixels.device)
+    return pixels.mul_((scale / 255 * gain)[..., None, None, None])
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
+
+
+UPDATES: dict[str, Callable[[Any, Replay], dict[str, Tensor]]] = {"sac": sac_update, "rainbow": rainbow_update}

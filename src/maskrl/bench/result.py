@@ -87,5 +87,5 @@ def _number(name: str, value: float) -> str:
     if "flop" in name:
         return f"{value / 1e9:.4g} GFLOP{'/s' if 'per_second' in name else ''}"
     if "seconds" in name:
-        return f"{1000 * value:.4g} ms"
+        return f"{1000 * value:.4g} ms" if value < 10 else f"{value:.4g} s"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.3g}"

@@ -18,11 +18,10 @@ from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
 from maskrl.bench.parts import Wrap, wrap_agent, wrap_env
 from maskrl.bench.result import Result, named
 from maskrl.clock import Clock, Stopwatch
-from maskrl.cost.timing import torch_threads
 from maskrl.recipes.schema import Budget, Evaluation, Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import loop, state
-from maskrl.runs.build import build_agent
+from maskrl.runs.build import build_agent, torch_threads
 from maskrl.runs.directory import Run
 from maskrl.runs.loggers import Logger
 

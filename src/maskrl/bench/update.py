@@ -2,6 +2,8 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -10,15 +12,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from maskrl.agents.base import Spaces
 from maskrl.bench.ceiling import Layer, best_layers, ceiling
-from maskrl.bench.measure import Measured, Tell, in_turns
-from maskrl.bench.noise import Learner
+from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
+from maskrl.bench.noise import Learner, noise_replay
 from maskrl.bench.parts import PHASES, watched
 from maskrl.bench.reference import is_known, plain_update
 from maskrl.bench.result import Result, Row, named
 from maskrl.cost.operations import UpdateCost, update_cost
 from maskrl.cost.timing import seconds_each
 from maskrl.recipes.schema import Recipe
-from maskrl.runs.build import build_agent, configure_process
+from maskrl.runs.build import build_agent, configure_process, keep_freed_memory
 
 ROUND = 50e9  # FLOP of our updates in a round: a single small update says little
 
@@ -37,26 +39,53 @@ def bench_update(
     sampler = _Sampler(learner, cost, turns, best_layers(agent, spaces.obs, device))
     samplers: dict[str, Callable[[], float]] = {"update": sampler}
     notes = ["Medians (least – most). Ratios are of the same round."]
-    if plain and not is_known(recipe, device):
-        notes.append("No plain update is written for this agent, objective or device, so there is no speed-up.")
-    elif plain:
-        update = plain_update(recipe.agent.build(spaces, recipe.objective, device), learner.replay)
-        samplers["plain"] = partial(seconds_each, update, turns * learner.turn)
-        tell("The first updates of the plain version.")
-        samplers["plain"]()
-    samples = in_turns(samplers, rounds, tell)
-    ours, theirs = samples["update"], samples.get("plain")
+    with ExitStack() as stack:
+        if plain and not is_known(recipe, device):
+            notes.append("No plain update is written for this agent, objective or device, so there is no speed-up.")
+        elif plain:
+            tell("The first updates of the plain version.")
+            # Each in a process of its own: how freed memory is kept is a whole process's.
+            for name, keeps in (("plain", False), ("plain_kept", True)):
+                pool = stack.enter_context(fresh_processes(1))
+                pool.submit(_begin_plain, recipe, spaces, torch.get_num_threads(), keeps).result()
+                samplers[name] = partial(_of_pool, pool, turns * learner.turn)
+        samples = in_turns(samplers, rounds, tell)
+    ours, theirs, kept = samples["update"], samples.get("plain"), samples.get("plain_kept")
     values = {
         **named(recipe),
         "device": str(device),
         "threads": torch.get_num_threads(),
         "rounds": rounds,
         **sampler.values(ours),
-        "plain_seconds_per_update": Measured.of(theirs) if theirs else None,
+        "plain_seconds_per_update": Measured.of(theirs) if theirs else None,  # as torch starts a process
         "speed_up": Measured.ratio(theirs, ours) if theirs else None,
+        "plain_seconds_with_freed_memory_kept": Measured.of(kept) if kept else None,
+        "speed_up_with_freed_memory_kept": Measured.ratio(kept, ours) if kept else None,
         "kernels": kernels_of(learner.update, turns * learner.turn, device) if kernels else None,
     }
     return Result(values, notes)
+
+
+_plain: dict[str, Callable[[], Any]] = {}  # in a process for the plain update: that update
+
+
+def _begin_plain(recipe: Recipe, spaces: Spaces, threads: int, keeps: bool) -> None:
+    """Make the first plain updates, in a process of their own."""
+    torch.manual_seed(recipe.seed)
+    torch.set_num_threads(threads)
+    if keeps:
+        keep_freed_memory()
+    agent = recipe.agent.build(spaces, recipe.objective, torch.device("cpu"))
+    _plain["update"] = plain_update(agent, noise_replay(recipe, spaces))
+    _plain_seconds(recipe.agent.turn(recipe.objective))
+
+
+def _plain_seconds(times: int) -> float:
+    return seconds_each(_plain["update"], times)
+
+
+def _of_pool(pool: ProcessPoolExecutor, times: int) -> float:
+    return pool.submit(_plain_seconds, times).result()
 
 
 class _Sampler:

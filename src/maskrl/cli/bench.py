@@ -64,7 +64,7 @@ def env(
     seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds for each measurement.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time environments by frame size and shadow map, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
+    """Time environments by frame size and way of drawing, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
     from maskrl.bench.env import bench_env
 
     chosen = [words.Asked(name, profile="lite").recipe() for name in recipes or ENVIRONMENTS]
@@ -93,6 +93,44 @@ def run(
         _show(as_json, compare_runs, chosen, other, compare, rounds=rounds, **options)
     else:
         _show(as_json, bench_run, chosen, **options)
+
+
+@app.command()
+def load(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: words.Overrides = None,
+    updates: Annotated[int, typer.Option(metavar="N", min=1, help="Updates in each measurement.")] = 10,
+    spins: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="Also with threads that spin for so many turns (GOMP_SPINCOUNT)."),
+    ] = None,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time an update on one thread and on all, with idle cores and beside busy processes, by how threads wait."""
+    from maskrl.bench.load import bench_load
+
+    turns = [] if spins is None else _numbers(spins, least=0, option="--spins")
+    chosen = _recipe(recipe, overrides, profile, method)
+    _show(as_json, bench_load, chosen, rounds=rounds, updates=updates, spins=turns)
+
+
+@app.command()
+def start(
+    recipe: OptionalRecipe = "dmcontrol/cartpole-swingup",
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "lite",
+    method: words.MethodOption = None,
+    rounds: Rounds = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Time how long one waits for --help, for the first frame of a run, and for a run with a full replay to continue."""
+    from maskrl.bench.start import bench_start
+
+    asked = words.Asked(recipe, overrides, profile, method)
+    _show(as_json, bench_start, asked.recipe(), asked.words(), rounds=rounds)
 
 
 @app.command()
@@ -155,8 +193,8 @@ def _recipe(name: str, overrides: Sequence[str] | None, profile: words.Profile, 
     return words.Asked(name, overrides, profile, method).recipe()
 
 
-def _numbers(text: str, *, least: int) -> list[int]:
+def _numbers(text: str, *, least: int, option: str = "--sizes") -> list[int]:
     numbers = [int(word) if word.isdecimal() else -1 for word in text.split(",")]
     if min(numbers) < least:
-        raise words.Refusal(f"--sizes {text}: expected whole numbers from {least} on, such as 1000,2000.")
+        raise words.Refusal(f"{option} {text}: expected whole numbers from {least} on, such as 1000,2000.")
     return numbers

@@ -10,10 +10,11 @@ import typer
 
 from maskrl import __version__
 from maskrl.cli.words import AsJson
-from maskrl.doctor import Check, examine, verdict, works
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from maskrl.doctor import Check
 
 STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "failed": "bold red"}
 WORDS = {"ready": "would train", "missing": "is not installed", "broken": "would not train: see "}
@@ -26,6 +27,8 @@ def doctor(
     """Check this machine: versions, OpenGL, games, torch, memory, disk. Exit code 2 if `train` would not work."""
     from rich.console import Console
 
+    from maskrl.doctor import examine, verdict, works
+
     checks = list(examine(run_dir)) if as_json else show(examine(run_dir), Console())
     if as_json:
         print(json.dumps(as_dict(checks), indent=2))
@@ -33,16 +36,20 @@ def doctor(
         raise typer.Exit(2)
 
 
-def as_dict(checks: Sequence[Check]) -> dict[str, Any]:
+def as_dict(checks: Sequence["Check"]) -> dict[str, Any]:
     """Plain values, always with the same keys."""
+    from maskrl.doctor import verdict, works
+
     families, rows = verdict(checks), [asdict(check) for check in checks]
     judged = {family: it._asdict() for family, it in families.items()}
     return {"maskrl": __version__, "works": works(families), "families": judged, "checks": rows}
 
 
-def show(checks: Iterable[Check], console: "Console") -> list[Check]:
+def show(checks: Iterable["Check"], console: "Console") -> list["Check"]:
     """Every check as it is made, with the command that puts it right on a line of its own, to be copied; then what trains."""
     from rich.markup import escape
+
+    from maskrl.doctor import verdict
 
     done: list[Check] = []
     for check in checks:

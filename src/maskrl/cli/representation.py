@@ -40,7 +40,7 @@ def probe(
     with refusing(RunError, OSError, ValueError, ModuleNotFoundError, RuntimeError):
         opened = Run.open(run)
         recipe = opened.recipe
-        configure_process(recipe)
+        configure_process(recipe, opened.threads)
         like = _objective_like(recipe) if recipe.objective is None else None
         found = probe_run(opened, like=like, clips=clips, tell=_complain)
     if as_json:

@@ -4,7 +4,7 @@ import errno
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,6 @@ from maskrl.cli.words import (
     Overrides,
     Profile,
     ProfileOption,
-    RecipeName,
     Refusal,
     command,
     listed,
@@ -39,13 +38,17 @@ if TYPE_CHECKING:
     from maskrl.runs.terminal import Terminal
 
 
+# What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
+FIRST, FIRST_GAME = "dmcontrol/cartpole-swingup", "atari/pong"
+TRAIN_HELP = "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine."
+
 RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 VIDEO_HELP = "At the end, record random play and the trained agent side by side: video.mp4 in the run's directory."
 LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
 
 
 def train(
-    recipe: RecipeName,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=TRAIN_HELP)],
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
     method: MethodOption = None,
@@ -62,6 +65,7 @@ def train(
     from maskrl.runs.loop import train as run_to_the_end
     from maskrl.runs.terminal import Terminal
 
+    recipe = first() if recipe == "first" else recipe
     asked = Asked(recipe, overrides, profile, method, agent, objective)
     chosen = asked.recipe()
     path, names = run_dir or default_path(chosen), listed(",".join(log)) if log else None
@@ -118,6 +122,21 @@ def _show(run: "Run") -> None:
     print(f"\nSee what it learned{words}\n  {path}")
 
 
+def first() -> str:
+    """The recipe of a first run. Where DMControl cannot draw, say so and how to change that, and take a game."""
+    from maskrl.envs.gl import choose_gl
+
+    try:
+        choose_gl()
+    except (ModuleNotFoundError, RuntimeError) as error:
+        print(
+            f"DMControl cannot draw on this machine. {error}\n"
+            f"So the first run is {FIRST_GAME}, which needs no such library. With one, the same command trains {FIRST}.\n"
+        )
+        return FIRST_GAME
+    return FIRST
+
+
 @contextmanager
 def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
     """Say how a run ended that did not come to its end, and how to continue it."""
@@ -158,7 +177,7 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     from maskrl.runs.directory import title
 
     recipe, repeat, device = run.recipe, run.recipe.env.action_repeat, device_of(run.recipe)
-    threads = count(recipe.threads or torch.get_num_threads(), "thread")
+    threads = count(run.threads, "thread")
     capacity, evaluation = min(recipe.replay.capacity, recipe.frames // repeat), recipe.evaluation
     words: str = recipe.profile
     if profile == "auto" and (words == "paper") == torch.cuda.is_available():  # a toy is always lite
@@ -239,7 +258,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
-    from maskrl.runs.build import device_of
+    from maskrl.runs.build import configure_process, device_of
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of
 
@@ -249,6 +268,7 @@ def evaluate(
     recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
+    configure_process(recipe, opened.threads)
     returns, recorded = _play(policy, recipe, played, video)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
@@ -270,24 +290,17 @@ def _play(
     policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None
 ) -> tuple["EpisodeReturns", Path | None]:
     """Play episodes; returns their returns, and the file of the recording if one is made."""
-    from maskrl.runs import evaluate as evaluation
-    from maskrl.runs.build import configure_process, make_evaluation_envs
     from maskrl.runs.loop import EVALUATION_SEED
+    from maskrl.runs.players import Players
     from maskrl.runs.video import Video
 
-    configure_process(recipe)
     with refusing(ValueError, ModuleNotFoundError, RuntimeError):
-        alone = [] if video is None else [recipe.env.make(seed=recipe.seed, training=False)]
-        envs = alone or make_evaluation_envs(recipe)
-        recorder = None if video is None else Video(video, fps=float(envs[0].metadata["render_fps"]))
-    with refusing(OSError), recorder or nullcontext():
+        players = Players(recipe, lambda text: print(f"maskrl: {text}", file=sys.stderr))
+        recorder = None if video is None else Video(video, fps=players.fps)
+    with refusing(OSError), closing(players), recorder or nullcontext():
         seed, epsilon = recipe.seed + EVALUATION_SEED, recipe.evaluation.epsilon
         watcher = None if recorder is None else recorder.add
-        returns = evaluation.evaluate(
-            policy.network.act, envs, episodes=episodes, seed=seed, epsilon=epsilon, watcher=watcher
-        )
-    for env in envs:
-        env.close()
+        returns = players.play(policy.network, episodes=episodes, seed=seed, epsilon=epsilon, watcher=watcher)
     return returns, None if recorder is None else recorder.path
 
 

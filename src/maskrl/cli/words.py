@@ -79,20 +79,28 @@ class Asked(NamedTuple):
 
     def command(self, run_dir: Path | None = None, log: Sequence[str] = ()) -> str:
         """The command that trains it, defaults left out."""
+        return shlex.join(["maskrl", "train", *self.words(run_dir=run_dir, log=",".join(log) or None)])
+
+    def words(self, **options: object) -> list[str]:
+        """What `maskrl train` takes for it, defaults left out."""
         chosen = {"profile": None if self.profile == "auto" else self.profile, "method": self.method}
-        chosen |= {"agent": self.agent, "objective": self.objective}
-        return command(
-            "train", self.name, *(self.overrides or ()), **chosen, run_dir=run_dir, log=",".join(log) or None
+        return typed(
+            self.name, *(self.overrides or ()), **chosen, agent=self.agent, objective=self.objective, **options
         )
 
 
 def command(*words: str, **options: object) -> str:
     """A command to be copied. Options that are None or False are left out."""
-    typed = ["maskrl", *words]
+    return shlex.join(typed("maskrl", *words, **options))
+
+
+def typed(*words: str, **options: object) -> list[str]:
+    """Words of a command line. Options that are None or False are left out."""
+    line = [*words]
     for name, value in options.items():
         if value is not None and value is not False:
-            typed += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join(typed)
+            line += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return line
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:

@@ -1,6 +1,7 @@
 """What a run will take of memory and disk, before it is begun."""
 
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,10 +12,12 @@ from maskrl.agents.base import Agent, Spaces
 from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
-from maskrl.runs import checkpoint
-from maskrl.runs.build import build_agent, load_encoder, replay_size
-from maskrl.runs.directory import RunError
+from maskrl.runs import checkpoint, encoder_file
+from maskrl.runs.build import replay_size
+from maskrl.runs.directory import RunError, encoder_path
 from maskrl.words import size
+
+META = torch.device("meta")
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,15 @@ class Forecast:
 
 
 def forecast(recipe: Recipe, path: Path) -> Forecast:
-    """Make the environment and the agent once, for their sizes and complaints, and refuse a run that cannot be."""
+    """Make the environment and a blank agent, for their sizes and complaints, and refuse a run that cannot be."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise RunError("device=cuda, but torch sees no CUDA device here. Use device=cpu, or install torch with CUDA.")
-    env = recipe.env.make(seed=recipe.seed, training=True)
-    agent = build_agent(recipe, env)
-    takes = takes_of(recipe, Spaces.of(env), agent)
-    env.close()
-    if recipe.encoder_from is not None and not checkpoint.checkpoints(path / "checkpoints"):
-        load_encoder(recipe, agent)  # for its complaints, too
+    with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
+        spaces = Spaces.of(env)
+    agent = blank_agent(recipe, spaces)
+    takes = takes_of(recipe, spaces, agent)
+    if (encoder := encoder_path(recipe)) is not None and not checkpoint.checkpoints(path / "checkpoints"):
+        encoder_file.fitting(encoder, agent.encoder)  # for its complaints, too
 
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
@@ -56,6 +59,12 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
             f"{advice} Or choose a --run-dir on a larger disk."
         )
     return needs
+
+
+def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
+    """Without data in its weights, so in no time and no memory."""
+    with META:
+        return recipe.agent.build(spaces, recipe.objective, META)
 
 
 class Takes(NamedTuple):

@@ -23,14 +23,13 @@ from torch.utils.flop_counter import flop_registry
 
 from maskrl.agents.base import Agent, Spaces
 from maskrl.clock import Clock
-from maskrl.cost.forecast import Takes, takes_of
+from maskrl.cost.forecast import META, Takes, blank_agent, takes_of
 from maskrl.nn.clip import Clip
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay, Transitions
 from maskrl.runs import checkpoint
 from maskrl.runs.build import device_of, replay_size
 
-META = torch.device("meta")
 _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
 
 
@@ -128,19 +127,14 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     workload = recipe.agent.workload(recipe.objective, device_of(recipe))
     batch = 2 * workload.at_once * kept
     batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
-    environments = recipe.evaluation.side_by_side * recipe.env.memory
+    on_gpu = device_of(recipe).type != "cpu"
+    environments = (recipe.evaluation.side_by_side if on_gpu else 1) * recipe.env.memory
     return (2 if recipe.overlap else 1) * PROCESS + weights + batch + environments
 
 
 def spaces_of(recipe: Recipe) -> Spaces:
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         return Spaces.of(env)
-
-
-def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
-    """Without data in its weights, so in no time and no memory."""
-    with META:
-        return recipe.agent.build(spaces, recipe.objective, META)
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

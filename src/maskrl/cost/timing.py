@@ -7,8 +7,8 @@ And of several samples the fastest counts, as all that disturbs makes them slowe
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,10 +20,11 @@ import torch
 from maskrl.agents.base import Agent, Spaces
 from maskrl.cost.operations import UpdateCost, update_cost
 from maskrl.envs.base import episode_seed
-from maskrl.machine import cores_allowed, free_memory
+from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
-from maskrl.runs.build import device_of, replay_size
+from maskrl.runs.build import device_of, replay_size, torch_threads
+from maskrl.threads import usual_threads
 
 QUICK = 2e10  # FLOP of an update that is tried in full: less than a second on most machines
 ASSUMED = 0.35  # of a matrix product's speed, for an update that cannot be tried
@@ -118,7 +119,7 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
 
     The time of an update is a constant, such as the optimiser's, and a part in proportion to its batches: two sizes tell both.
     """
-    with torch_threads(recipe.threads or cores_allowed()):
+    with torch_threads(recipe.threads or usual_threads()):
         if cost.flops < QUICK:
             return _try(recipe, stepped, seconds)
         small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()
@@ -144,20 +145,14 @@ def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
 
 
 def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
-    """Updates for about this long, and actions for one observation and for those that are evaluated together."""
+    """Updates for about this long, and actions for one observation, as training and evaluations have them."""
     device, turn = device_of(recipe), recipe.agent.turn(recipe.objective)
     agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device)
     update = fastest(lambda: seconds_each(lambda: agent.update(stepped.replay), turn, device), seconds, least=2) / turn
     obs = np.zeros((min(recipe.evaluation.side_by_side, recipe.evaluation.episodes), *stepped.spaces.obs), np.uint8)
-    act, together = (fastest(partial(agent.policy().act, some)) / len(some) for some in (obs[:1], obs))
+    act = fastest(partial(agent.policy().act, obs[:1]))
+    on_gpu = device.type != "cpu"
+    with nullcontext() if on_gpu else torch_threads(1):
+        obs = obs if on_gpu else obs[:1]
+        together = fastest(partial(agent.policy().act, obs)) / len(obs)
     return Updated(update, act, together, 1.0)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,6 +15,7 @@ from maskrl.envs.gl import choose_gl
 
 FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
 VIDEO_SIZE = 480
+PLAIN_FACETS = (12, 8)  # around and along a round shape; the suite's are 28 and 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +31,19 @@ class DMControl(EnvConfig):
     size: int = 100
     frame_stack: int = 3
     camera: int = 0
+    # full: as the suite draws. plain: without shadows and reflections, and with fewer facets of round shapes. Without a GPU that
+    # takes a tenth of the time.
+    drawing: Literal["full", "plain"] = "full"
     shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller draws faster without a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "shadow_size")
+        if self.shadow_size is not None and self.drawing == "plain":
+            raise ValueError(
+                f"shadow_size={self.shadow_size} has no effect with drawing=plain, which has no shadows: set "
+                "env.shadow_size=none, or env.drawing=full."
+            )
         if "-" not in self.task:
             raise ValueError(f"task={self.task!r} must be a domain and a task, such as 'cartpole-swingup'.")
 
@@ -53,8 +62,13 @@ class DMControl(EnvConfig):
             return None
 
     def variants(self, sizes: Sequence[int]) -> list["DMControl"]:
-        """What `maskrl bench env` compares: frames of these sizes, with the suite's shadow map and that of the lite profile."""
-        return [replace(self, size=size, shadow_size=shadow) for size in sizes for shadow in (2048, 512)]
+        """What `maskrl bench env` compares: frames of these sizes, as the suite draws them, with coarse shadows, and plain."""
+        ways: list[dict[str, Any]] = [
+            {"drawing": "full"},
+            {"drawing": "full", "shadow_size": 512},
+            {"drawing": "plain"},
+        ]
+        return [replace(self, size=size, **{"shadow_size": None} | way) for size in sizes for way in ways]
 
 
 class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
@@ -67,15 +81,9 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         self._action_repeat = config.action_repeat
         self._frames_left = 0  # of this episode; none before the first reset
 
-        from dm_control.mujoco.engine import Camera  # type: ignore[import-untyped]
-
-        self._size, self._camera_id = config.size, config.camera
-        visual = self._suite.physics.model.vis
-        visual.quality.shadowsize = config.shadow_size or visual.quality.shadowsize
-        # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels: without a GPU, that is time
-        # which a canvas of the very size of the picture saves.
-        visual.global_.offwidth = visual.global_.offheight = config.size
-        self._camera = Camera(self._suite.physics, config.size, config.size, config.camera)
+        self._camera_id = config.camera
+        self._camera = camera_of(self._suite.physics, config)
+        self._film: Any = None  # a copy of the physics that draws for a video
 
         spec = self._suite.action_spec()
         bounded = np.abs(spec.minimum) < 1e10  # MuJoCo's infinity: lqr has no bounds, its actions stay in [-1, 1]
@@ -92,6 +100,7 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         if seed is not None:
             self._seed(seed)
         self._suite.reset()
+        self._end_film()
         self._frames_left = FRAMES_PER_EPISODE
         return self._draw(), {"frames": 0}
 
@@ -111,10 +120,13 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         return self._draw(), reward, terminated, truncated, {"frames": frames}
 
     def render(self) -> Frame:
-        """The scene now, large enough for a video: uint8 (480, 480, 3)."""
-        self._resize_canvas(VIDEO_SIZE)
-        image: Frame = self._suite.physics.render(VIDEO_SIZE, VIDEO_SIZE, self._camera_id)
-        self._resize_canvas(self._size)
+        """The scene now, large enough for a video and as the suite draws it: uint8 (480, 480, 3)."""
+        import mujoco  # type: ignore[import-untyped]
+
+        physics = self._suite.physics
+        self._film = self._film or physics.copy(share_model=True)
+        mujoco.mj_copyData(self._film.data.ptr, physics.model.ptr, physics.data.ptr)
+        image: Frame = self._film.render(VIDEO_SIZE, VIDEO_SIZE, self._camera_id)
         return image
 
     def state(self) -> dict[str, float]:
@@ -127,6 +139,7 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
 
     def close(self) -> None:
         """Free the simulation and its OpenGL context."""
+        self._end_film()
         self._suite.physics.free()
 
     def _seed(self, seed: int) -> None:
@@ -137,13 +150,33 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         # The camera draws into the same memory every time, bottom row first: this also is the copy that we give away.
         return np.ascontiguousarray(self._camera.render().transpose(2, 0, 1))
 
-    def _resize_canvas(self, side: int) -> None:
-        import mujoco  # type: ignore[import-untyped]
+    def _end_film(self) -> None:
+        """An episode may have another scene, such as the terrain of quadruped-escape: each has a film of its own."""
+        if self._film is not None:
+            self._film.free()
+            self._film = None
 
-        physics = self._suite.physics
-        physics.model.vis.global_.offwidth = physics.model.vis.global_.offheight = side  # what dm_control believes
-        with physics.contexts.gl.make_current() as context:
-            context.call(mujoco.mjr_resizeOffscreen, side, side, physics.contexts.mujoco.ptr)
+
+def camera_of(physics: Any, config: DMControl) -> Any:
+    """What draws the frames. A context keeps the quality that it is made with; the model gets the suite's own back, for videos."""
+    import mujoco
+    from dm_control.mujoco.engine import Camera  # type: ignore[import-untyped]
+
+    canvas, quality = physics.model.vis.global_, physics.model.vis.quality
+    suites = quality.shadowsize, quality.numslices, quality.numstacks
+    quality.shadowsize = config.shadow_size or quality.shadowsize
+    if config.drawing == "plain":
+        quality.numslices, quality.numstacks = PLAIN_FACETS
+    # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels: without a GPU, that is time
+    # which a canvas of the very size of the picture saves.
+    canvas.offwidth = canvas.offheight = config.size
+    camera = Camera(physics, config.size, config.size, config.camera)
+    if config.drawing == "plain":
+        camera.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
+        camera.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+    canvas.offwidth = canvas.offheight = VIDEO_SIZE
+    quality.shadowsize, quality.numslices, quality.numstacks = suites
+    return camera
 
 
 def load(task: str) -> Any:

@@ -25,6 +25,7 @@ with mujoco.Renderer(model, 16, 16) as renderer:
         raise SystemExit("it draws, but everything is black")
     print(*(GL.glGetString(name).decode() for name in (GL.GL_VENDOR, GL.GL_RENDERER)))
 """
+_PROVEN = "MASKRL_GL"  # backend and renderer that a process above us has tried: its children need not try again
 _SECONDS = 60  # a first start from a cold network disk is slow
 
 
@@ -58,11 +59,14 @@ def choose_gl() -> GL:
             "of the process. Set MUJOCO_GL before Python starts, or import dm_control after calling choose_gl()."
         )
     fixed = asked or imported
+    backend, _, renderer = os.environ.get(_PROVEN, "").partition(" ")
+    if backend and backend == fixed:
+        return GL(backend, renderer)
     failures = {}
     for backend in [fixed] if fixed else PACKAGES:
         draws, words = _try(backend)
         if draws:
-            os.environ["MUJOCO_GL"] = backend
+            os.environ |= {"MUJOCO_GL": backend, _PROVEN: f"{backend} {words}"}
             return GL(backend, words)
         failures[backend] = words
     raise NoBackendError(_nothing_draws(failures, asked, imported), failures)

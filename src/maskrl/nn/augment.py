@@ -94,24 +94,10 @@ class View:
     def pixels(self) -> Tensor:
         """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, as the encoders want them."""
         images, scale = self.obs.flatten(0, -4), self.gain.flatten() / 255
-        if images.device.type == "cpu" and not scale.requires_grad:
-            pixels = _channels_last(images, scale)
-        else:
-            pixels = images.to(scale.dtype, memory_format=torch.channels_last) * scale[:, None, None, None]
+        # Axes are turned while a pixel is a byte: a copy that turns floats moves four times as much.
+        turned = images.contiguous(memory_format=torch.channels_last)
+        pixels = turned.to(scale.dtype).mul_(scale[:, None, None, None])
         return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis alone, so the layout stays
-
-
-def _channels_last(images: Tensor, scale: Tensor) -> Tensor:
-    """Images times their scales by a product with the matrix scale · 1, which also brings every pixel's channels together.
-
-    Sums with zeros are exact, and on a CPU products are faster than copies that turn axes. Some images at a time stay in the cache.
-    """
-    n, channels, height, width = images.shape
-    pixels = scale.new_empty(n, height * width, channels)
-    scales = scale[:, None, None] * torch.eye(channels, dtype=scale.dtype)
-    for some in (slice(start, start + 8) for start in range(0, n, 8)):
-        torch.bmm(images[some].flatten(2).to(scale.dtype).transpose(1, 2), scales[some], out=pixels[some])
-    return pixels.view(n, height, width, channels).permute(0, 3, 1, 2)
 
 
 class Augment(nn.Module):

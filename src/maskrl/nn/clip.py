@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from maskrl.nn.transfer import HOSTS, pinned, sent
+
 
 @dataclass(frozen=True)
 class Clip:
     """B stretches of K consecutive steps, each within an episode; `actions[:, k]` was taken at `obs[:, k]`.
 
-    Building one is the only shape gate: what passes here is trusted below.
+    Building one is the only gate: what passes here is trusted below. Shapes are always checked, values on the host alone: an
+    accelerator would have to be waited for.
     """
 
     obs: Tensor  # (B, K, C, H, W) uint8, the frames of a stack on the channel axis
@@ -57,6 +60,11 @@ class Clip:
                 f"The tensors of a clip must share a device; got obs on {obs.device}, actions on {actions.device}, "
                 f"valid on {self.valid.device}. Build the clip on one device, then use Clip.to(device)."
             )
+        if obs.device.type in HOSTS:
+            self._check_values()
+
+    def _check_values(self) -> None:
+        actions = self.actions
         if not actions.isfinite().all():
             raise ValueError(
                 f"Clip.actions must be finite; {int((~actions.isfinite()).sum())} of {actions.numel()} values are NaN or "
@@ -78,9 +86,16 @@ class Clip:
 
     def to(self, device: torch.device | str) -> "Clip":
         """A copy there, or as with a tensor this one, if it is there already."""
-        if self.obs.device == torch.device(device):
-            return self
-        return replace(self, obs=self.obs.to(device), actions=self.actions.to(device), valid=self.valid.to(device))
+        return self if self.obs.device == torch.device(device) else self._with(sent, device)
+
+    def pinned(self, device: torch.device | str) -> "Clip":
+        """In memory from which it can be sent to the device without waiting."""
+        return self._with(pinned, device)
+
+    def _with(self, move: Callable[[Tensor, torch.device | str], Tensor], device: torch.device | str) -> "Clip":
+        return replace(
+            self, obs=move(self.obs, device), actions=move(self.actions, device), valid=move(self.valid, device)
+        )
 
 
 def over_time(module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The predictive latent decoder φ (paper, section 3.2 (iii)): a small transformer over state and action tokens."""
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -142,7 +143,11 @@ def sinusoid(length: int, like: Tensor) -> Tensor:
 
     Every row has norm √(d/2), for an even d.
     """
-    d = like.shape[-1]
-    frequency = torch.exp(torch.arange(0, d, 2, dtype=like.dtype, device=like.device) * (-math.log(10_000) / d))
-    angle = torch.arange(length, dtype=like.dtype, device=like.device)[:, None] * frequency  # (length, ⌈d/2⌉)
+    return _sinusoid(length, like.shape[-1], like.dtype, like.device)
+
+
+@lru_cache(maxsize=16)
+def _sinusoid(length: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    frequency = torch.exp(torch.arange(0, d, 2, dtype=dtype, device=device) * (-math.log(10_000) / d))
+    angle = torch.arange(length, dtype=dtype, device=device)[:, None] * frequency  # (length, ⌈d/2⌉)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d]

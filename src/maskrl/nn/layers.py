@@ -1,7 +1,7 @@
 """Small building blocks and the two initialisations of the paper's networks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -23,18 +23,23 @@ def mlp(*widths: int) -> nn.Sequential:
 class Convolutions(nn.Sequential):
     """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
 
-    A CPU in float32 does the two as one, so that a map is not read and written once more for its ReLU. The same values come out,
-    bit for bit. What it cannot do so, it does layer by layer, as nn.Sequential does.
+    A CPU in float32 does the two as one, so that a map is not read and written once more for its ReLU, and all of them as one step
+    of the graph. The same values come out, bit for bit. What it cannot do so, it does layer by layer, as nn.Sequential does.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        layers = list(self)
+        layers: list[Any] = list(self)
         if not (_suits(input) and _are_pairs(layers) and self._is_finite()):
             maps: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return maps
-        for layer in layers[::2]:
-            input = _ConvolutionAndReLU.apply(input, layer.weight, layer.bias, layer.stride)  # type: ignore[no-untyped-call]
-        return input
+        if not torch.is_grad_enabled():  # no map is kept for the way back
+            for layer in layers[::2]:
+                input = _with_relu(input, layer.weight, layer.bias, layer.stride)
+            return input
+        parameters = [each for layer in layers[::2] for each in (layer.weight, layer.bias)]
+        strides = [layer.stride for layer in layers[::2]]
+        fused: Tensor = _ConvolutionsAndReLUs.apply(strides, input, *parameters)  # type: ignore[no-untyped-call]
+        return fused
 
     def _is_finite(self) -> bool:
         """The fused ReLU makes 0 of NaN, where torch's keeps it for the losses to be seen: a broken weight must not hide."""
@@ -60,24 +65,53 @@ def _are_pairs(layers: Sequence[nn.Module]) -> bool:
     )
 
 
-class _ConvolutionAndReLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int]) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, weight, bias, (0, 0), stride, (1, 1), 1, "relu", [], None
-        )
-        ctx.save_for_backward(x, weight, y)
-        ctx.stride = stride
-        return y
+def _with_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int]) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, (0, 0), stride, (1, 1), 1, "relu", [], None)
+    return y
+
+
+class _ConvolutionsAndReLUs(torch.autograd.Function):
+    """Weights and biases in turn. Gradients between the layers are nobody else's, so a ReLU's way back overwrites them."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        x, weight, y = ctx.saved_tensors
-        gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
-        of_x, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            gradient, x, weight, [len(weight)], ctx.stride, (0, 0), (1, 1), False, (0, 0), 1, ctx.needs_input_grad[:3]
-        )
-        return of_x, of_weight, of_bias, None
+    def forward(ctx: Any, strides: Sequence[tuple[int, int]], x: Tensor, *parameters: Tensor) -> Tensor:
+        maps = [x]
+        for stride, weight, bias in zip(strides, parameters[::2], parameters[1::2], strict=True):
+            maps.append(_with_relu(maps[-1], weight, bias, stride))
+        ctx.strides = strides
+        ctx.save_for_backward(*maps, *parameters)
+        return maps[-1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        depth, wanted = len(ctx.strides), ctx.needs_input_grad[1:]
+        maps, parameters = ctx.saved_tensors[: depth + 1], ctx.saved_tensors[depth + 1 :]
+        if torch.is_grad_enabled():  # of a second derivative, which torch's own layers know
+            return None, *_differentiable(ctx.strides, [maps[0], *parameters], wanted, gradient)
+        found: list[Tensor | None] = []
+        gradient = torch.ops.aten.threshold_backward(gradient, maps[-1], 0)
+        for layer in reversed(range(depth)):
+            weight, stride = parameters[2 * layer], ctx.strides[layer]
+            needs = (layer > 0 or wanted[0], *wanted[1 + 2 * layer : 3 + 2 * layer])
+            gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
+                gradient, maps[layer], weight, [len(weight)], stride, (0, 0), (1, 1), False, (0, 0), 1, needs
+            )
+            found = [of_weight, of_bias, *found]
+            if layer > 0:
+                torch.ops.aten.threshold_backward.grad_input(gradient, maps[layer], 0, grad_input=gradient)
+        return None, gradient, *found
+
+
+def _differentiable(
+    strides: Sequence[tuple[int, int]], inputs: Sequence[Tensor], wanted: Sequence[bool], gradient: Tensor
+) -> list[Tensor | None]:
+    """The gradients of the pixels, weights and biases that are wanted, with a graph of their own."""
+    maps = inputs[0]
+    for stride, weight, bias in zip(strides, inputs[1::2], inputs[2::2], strict=True):
+        maps = F.conv2d(maps, weight, bias, stride).relu()
+    asked = [each for each, want in zip(inputs, wanted, strict=True) if want]
+    found = iter(torch.autograd.grad(maps, asked, gradient, create_graph=True))
+    return [next(found) if want else None for want in wanted]
 
 
 def orthogonal_init(module: M, *, delta: bool = True) -> M:
@@ -137,9 +171,7 @@ class NoisyLinear(nn.Module):
         self.resample()
 
     def resample(self, generator: torch.Generator | None = None) -> None:
-        for noise in (self.noise_in, self.noise_out):
-            noise.normal_(generator=generator)
-            noise.copy_(noise.sign() * noise.abs().sqrt())
+        resample([self], generator)
 
     def mean(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -149,6 +181,17 @@ class NoisyLinear(nn.Module):
             return self.mean(x)
         weight = self.weight + self.weight_sigma * self.noise_out.outer(self.noise_in)
         return F.linear(x, weight, self.bias + self.bias_sigma * self.noise_out)
+
+
+def resample(layers: Iterable[NoisyLinear], generator: torch.Generator | None = None) -> None:
+    """Draw new noise for all of them: sign(n)·√|n|, n ~ N(0, 1)."""
+    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+    for noise in noises:
+        noise.normal_(generator=generator)
+    if noises:
+        roots = torch._foreach_abs(noises)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_copy_(noises, torch._foreach_mul(torch._foreach_sign(noises), roots))
 
 
 class PixelDecoder(nn.Module):

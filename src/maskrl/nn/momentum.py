@@ -1,6 +1,7 @@
 """Modules that belong to somebody else: a slow copy of one, and one that is only borrowed."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ class Momentum(nn.Module):
                 f"momentum={momentum} must be in [0, 1): the share of the old weights that stays. The paper uses 0.95."
             )
         self.momentum = momentum
+        self.stop: Tensor | None = None  # on an accelerator: 1 where the copy must stay as it is, see `Guard`
         self._online = (online,)  # in a tuple: borrowed, so not registered as a part of this module
         self.copy = copy.deepcopy(online).requires_grad_(False)
 
@@ -28,10 +30,18 @@ class Momentum(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         (online,) = self._online
-        for slow, fast in zip(self.copy.parameters(), online.parameters(), strict=True):
-            slow.lerp_(fast, 1 - self.momentum)
-        for held, current in zip(self.copy.buffers(), online.buffers(), strict=True):
-            held.copy_(current)
+        self._follow(online.parameters(), self.copy.parameters(), 1 - self.momentum)
+        self._follow(online.buffers(), self.copy.buffers(), 1.0)
+
+    def _follow(self, online: Iterable[Tensor], copy: Iterable[Tensor], share: float) -> None:
+        fast, slow = list(online), list(copy)
+        if self.stop is not None:
+            stop = self.stop.bool()
+            fast = [torch.where(stop, old, new) for old, new in zip(slow, fast, strict=True)]
+        if slow and share < 1:
+            torch._foreach_lerp_(slow, fast, share)
+        elif slow:
+            torch._foreach_copy_(slow, fast)
 
     def restart(self, online: nn.Module) -> None:
         """Be an exact copy again, if this is the module that it follows."""

@@ -99,6 +99,9 @@ class Views:
 
     def split(self: V, clips: int) -> Iterator[V]:
         """Pieces of at most `clips` clips, in order."""
+        if clips >= len(self):
+            yield self
+            return
         for start in range(0, len(self), clips):
             piece: V = _slice(self, start, start + clips)
             yield piece

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from maskrl.config import Config
 from maskrl.nn.clip import Clip
+from maskrl.nn.guard import Guard
 from maskrl.objectives.base import Group, Material, Objective, PolicyBatch
 
 Schedule = Literal["unit_peak", "printed", "constant"]
@@ -84,41 +85,72 @@ class AuxiliaryStep:
         self.parameters = [*objective.host.parameters(), *objective.own_parameters()]
         groups = optimizer_groups(self.parameters, objective.parameter_groups(), self.config.learning_rate)
         self.optimizer = torch.optim.Adam(groups, lr=self.config.learning_rate, fused=True)
+        device = self.parameters[0].device
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        # Where the device reads them, so that a recorded update need not be recorded again when they change.
+        self._used_rates = [torch.full((), rate, dtype=torch.float32, device=device) for rate in self._rates]
+        self._lend_rates()
         self.updates = 0
+        self.guard_by(Guard(device))
+
+    def _lend_rates(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self._used_rates, strict=True):
+            group["lr"] = rate
+
+    def guard_by(self, guard: Guard) -> None:
+        """Share the guard of an agent, which stops both."""
+        self.guard = guard
+        guard.protect([self.optimizer], [self.objective])
 
     def __call__(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
         """One update on one batch; returns what is worth watching."""
+        self.guard.begin(self.updates)
+        self.begin()
+        metrics = self.learn(clip, batch)
+        self.updates += 1
+        return metrics
+
+    def begin(self) -> None:
+        """Before an update: the learning rates."""
+        factor = SCHEDULES[self.config.schedule](self.updates, self.config.warmup_updates)
+        for used, rate in zip(self._used_rates, self._rates, strict=True):
+            used.fill_(rate * factor)
+
+    @property
+    def moves_copies(self) -> bool:
+        """Whether the next update lets the momentum copies follow."""
+        return self.updates % self.config.momentum_every == 0
+
+    def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
+        """What an update does on the device. Whoever calls it has called `begin`, and counts the update."""
         name, config = self.objective.name, self.config
         views = self.objective.views(Material(clip, batch, self.updates))
-        factor = SCHEDULES[config.schedule](self.updates, config.warmup_updates)
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
         self.optimizer.zero_grad()
         metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch).metrics
         limit = math.inf if config.max_grad_norm is None else config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.parameters, limit)
-        if not norm.isfinite():
-            raise FloatingPointError(
-                f"The gradient of {name} has norm {norm.item()} at update {self.updates}; the weights were left as they were. "
-                "Lower learning_rate, and look for non-finite weights in the encoder."
-            )
+        advice = "Lower learning_rate, and look for non-finite weights in the encoder."
+        self.guard.watch(f"The gradient of {name} has norm", norm, advice)
         self.optimizer.step()
-        if self.updates % config.momentum_every == 0:
+        if self.moves_copies:
             self.objective.update_momentum()
-        self.updates += 1
-        used = torch.tensor(self.optimizer.param_groups[0]["lr"])
+        used = self._used_rates[0].clone()
         return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the host's own weights, which are the host's to save."""
+        self.guard.check()
+        optimizer = self.optimizer.state_dict()
+        for group, rate in zip(optimizer["param_groups"], self._rates, strict=True):
+            group["lr"] = rate  # `begin` works out what is used
         return {
             "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer,
             "updates": self.updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._lend_rates()
         self.updates = state["updates"]

@@ -61,7 +61,7 @@ class Evaluation(Config):
     every: int = 5000  # frames; the start and the end of the run are always among them
     episodes: int = 10
     epsilon: float = 0.0  # the share of random actions, which keeps a game from going in circles
-    side_by_side: int = 1  # episodes played at once
+    side_by_side: int = 1  # episodes played at once at most: in processes, one per core, or in one batch on a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,11 +76,15 @@ class ReplayConfig(Config):
 
     capacity: int = 100_000  # decisions
     storage: Literal["disk", "memory"] = "disk"  # disk: memory-mapped files in the run directory, which a resume needs
-    on_device: bool = False  # also keep the frames on the GPU, if they fit, and build batches there
+    # Also keep the frames on the GPU, and build batches there; None: if they fit into half of its free memory
+    on_device: bool | None = None
+    # Batches that a thread gathers while the device computes; None: 2 for a GPU, if draws are uniform and frames are not there
+    prefetch: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "capacity")
+        self.require_at_least(0, "prefetch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +112,8 @@ class Recipe(Config):
         "float32"  # bfloat16: of convolutions and products; weights stay float32
     )
     compile: bool = False  # let torch.compile fuse the convolutional layers
-    threads: int | None = None  # of torch on a CPU; None: as many as there are cores
+    capture: bool = False  # record updates as CUDA graphs, which the host launches at once
+    threads: int | None = None  # of torch on a CPU; None: a core each, at most 8, settled when the run is made
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,6 +153,12 @@ class Recipe(Config):
             raise ValueError(f"agent.augment.crop={crop} is larger than the frame, env.size={size}: lower it.")
         if self.objective is not None:
             self.objective.check(self.env, self.agent)
+        exponent = self.agent.replay_needs().priority_exponent
+        if self.replay.prefetch and exponent is not None:
+            raise ValueError(
+                f"replay.prefetch={self.replay.prefetch}, but agent.priority_exponent={exponent}: draws by priority wait for the "
+                "errors of the update before, so nothing can be gathered ahead. Use replay.prefetch=none."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

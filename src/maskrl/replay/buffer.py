@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from maskrl.nn.clip import Clip
+from maskrl.nn.transfer import HOSTS, Arriving, pinned, sent
+from maskrl.replay.ahead import Ahead
 from maskrl.replay.sumtree import SumTree
 
 Index = NDArray[np.int64]
@@ -27,6 +29,10 @@ Purpose = Literal["transitions", "clips"]
 
 class NothingToDrawError(ValueError):
     """Nothing stored is long enough for what was asked; the message says what to change."""
+
+
+class PrioritiesError(ValueError):
+    """Errors that no priorities can be made of; the message says how many."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,11 @@ class Transitions:
         return self.obs.shape[0]
 
     def to(self, device: torch.device | str) -> "Transitions":
-        return Transitions(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        return Transitions(**{field.name: sent(getattr(self, field.name), device) for field in fields(self)})
+
+    def pinned(self, device: torch.device | str) -> "Transitions":
+        """In memory from which they can be sent to the device without waiting."""
+        return Transitions(**{field.name: pinned(getattr(self, field.name), device) for field in fields(self)})
 
 
 class Replay:
@@ -84,6 +94,7 @@ class Replay:
         priority_exponent: float | None = None,  # None: uniform draws
         mend: bool = False,  # lengthen files that were cut short: `load_state_dict` tells which frames that costs
         mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
+        prefetch: int = 0,  # batches that may be gathered ahead, see `Ahead`
     ) -> None:
         if len(frame_shape) != 3 or min(frame_shape) < 1:
             raise ValueError(
@@ -101,6 +112,13 @@ class Replay:
                 f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
                 "their errors (Rainbow: 0.5), or be None for uniform draws."
             )
+        if prefetch and priority_exponent is not None:
+            raise ValueError(
+                f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
+                "uniformly (priority_exponent=None)."
+            )
+        # Where the frames are on the device, there is nothing to gather here.
+        self.ahead = Ahead(prefetch if mirror is None else 0)
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
         self.discrete, self.priority_exponent = discrete, priority_exponent
         self._slots = _slots(frame_stack, capacity, reserve)
@@ -113,6 +131,7 @@ class Replay:
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
+        self._arriving: tuple[Draw, Arriving] | None = None  # errors that are not in the tree yet
         self._next = 0  # the number of the next frame
         self._firsts: list[int] = []  # the first frames of episodes that begin in the window
         self._floor = 0  # frames below it were lost
@@ -216,7 +235,7 @@ class Replay:
         self._stamps[slot] = _stamp(self._next, frame)
         self._frames[slot] = frame
         if self._mirror is not None:
-            self._mirror[slot] = torch.from_numpy(self._frames[slot])
+            self._mirror[slot].copy_(sent(torch.from_numpy(self._frames[slot]), self._mirror.device))
         self._steps[slot] = 0
         self._steps["first"][slot] = first
         if self._tree is not None:
@@ -248,6 +267,7 @@ class Replay:
             raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
         if not 0 <= correction < np.inf:
             raise ValueError(f"correction={correction} must be a finite number of at least 0; 1 corrects in full.")
+        self._await_priorities()
         steps = span if whole else 1
         oldest, end = self._oldest_start(), self._next - span
         starts = np.empty(0, np.int64)
@@ -298,18 +318,32 @@ class Replay:
     def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
         """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.
 
-        A start that was overwritten since the draw is passed over.
+        A start that was overwritten since the draw is passed over. Errors on an accelerator travel to the host meanwhile: they
+        are awaited when the leaves are next read, which makes no difference to what is read.
         """
-        if self._tree is None or self.priority_exponent is None:
+        if self._tree is None:
             raise RuntimeError(
                 "This replay draws uniformly and has no priorities. Build it with priority_exponent=0.5 (Rainbow), "
                 "or do not call reprioritise()."
             )
-        errors = (
-            errors.detach().cpu().double().numpy() if isinstance(errors, Tensor) else np.asarray(errors, np.float64)
-        )
+        self._await_priorities()
+        errors = errors if isinstance(errors, Tensor) else torch.from_numpy(np.asarray(errors, np.float64))
+        self._arriving = (draw, Arriving(errors))
+        if errors.device.type in HOSTS:
+            self._await_priorities()
+
+    def _await_priorities(self) -> None:
+        """Write down the errors that were on their way."""
+        if self._arriving is None:
+            return
+        (draw, arriving), self._arriving = self._arriving, None
+        self._set_priorities(draw, arriving.value().double().numpy())
+
+    def _set_priorities(self, draw: Draw, errors: NDArray[np.float64]) -> None:
+        assert self._tree is not None
+        assert self.priority_exponent is not None
         if errors.shape != (len(draw),) or not np.isfinite(errors).all():
-            raise ValueError(
+            raise PrioritiesError(
                 f"The errors must be one finite number for each of the {len(draw)} starts; got shape {errors.shape}, "
                 f"{int((~np.isfinite(errors)).sum())} not finite. Pass the losses before their mean; if they are not "
                 "finite, look for the cause in the update: another one would spread it."
@@ -399,7 +433,7 @@ class Replay:
         frames = starts[:, None] + np.minimum(steps, valid.sum(axis=1, keepdims=True) - 1)
         actions = np.where(valid[..., None], self._taken(frames), np.float32(0))
         obs = self._stacks(frames)
-        return Clip(obs, *(torch.from_numpy(values).to(obs.device) for values in (actions, valid)))
+        return Clip(obs, *(sent(torch.from_numpy(values), obs.device) for values in (actions, valid)))
 
     def _taken(self, frames: Index) -> NDArray[np.float32]:
         """The actions taken at these frames, (…, A)."""
@@ -420,17 +454,18 @@ class Replay:
         first = self._steps["first"][frames % self._slots][..., None]
         wanted = frames[..., None] + np.arange(1 - self.frame_stack, 1)  # (…, stack)
         slots = np.maximum(wanted, first) % self._slots
-        stacks: Any  # (…, stack, c, H, W)
-        before: Any = wanted < first  # where there is no frame
+        before = wanted < first  # where there is no frame
         if self._mirror is None:
-            stacks = self._frames[slots]
+            gathered = self._frames[slots]  # (…, stack, c, H, W)
+            if self.pad == "zero":
+                gathered[before] = 0
+            stacks = torch.from_numpy(gathered)
         else:
-            stacks = self._mirror[torch.from_numpy(slots).to(self._mirror.device)]
-            before = torch.from_numpy(before).to(self._mirror.device)
-        if self.pad == "zero":
-            stacks[before] = 0
+            stacks = self._mirror[sent(torch.from_numpy(slots), self._mirror.device)]
+            if self.pad == "zero":
+                stacks.masked_fill_(sent(torch.from_numpy(before), stacks.device)[..., None, None, None], 0)
         channels, *sides = self.frame_shape
-        return torch.as_tensor(stacks).reshape(*frames.shape, self.frame_stack * channels, *sides)
+        return stacks.reshape(*frames.shape, self.frame_stack * channels, *sides)
 
     # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -446,6 +481,7 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and numpy arrays that share no memory with the replay. Frames in files stay there, written out."""
+        self._await_priorities()
         self._saved = (self._next, self._saved[0])
         used = min(self._next, self._slots)
         state: dict[str, Any] = {"layout": self._layout(), "next": self._next, "floor": self._floor}
@@ -471,6 +507,7 @@ class Replay:
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
         if "frames" not in state and not isinstance(self._frames, np.memmap):
             raise ValueError("The state has no frames, they are in files: build the replay with its directory.")
+        self._arriving = None
         end, floor, used = state["next"], state["floor"], min(state["next"], self._slots)
         numbers, lost = np.arange(end - used, end), 0
         if "frames" in state:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Agent, Metrics
+from maskrl.agents.base import Agent, Metrics, numbers
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Budget, Recipe, ReplayConfig, as_json, digest, with_objective
 from maskrl.replay.buffer import Replay
@@ -115,7 +115,7 @@ class _Work:
     """A pre-training on its way: both agents, the world, what was collected, and how far it is."""
 
     def __init__(self, run: Run, directory: Run, plan: Plan, tell: Tell) -> None:
-        configure_process(plan.recipe)
+        configure_process(plan.recipe, run.threads)
         self.directory, self.plan, self.collected, self.updates = directory, plan, 0, 0
         self.world = World(replace(plan.recipe, seed=plan.recipe.seed + COLLECTING_SEED), tell)
         self.agent = build_agent(plan.recipe, self.world.env)
@@ -163,8 +163,8 @@ def _learn(work: _Work, watch: Watcher) -> None:
         for stage, done, total, metrics in work.steps():
             watch(stage, done, total, metrics)
             if stage == "learning" and (is_logged(done) or done == total):
-                values = {name: value.item() for name, value in metrics.items()}
-                work.directory.log("update", work.clock, values)
+                work.agent.check()
+                work.directory.log("update", work.clock, numbers(metrics))
             turn = stage == "collecting" and done == total  # before anything is logged
             if stop or turn or work.replay.must_be_saved or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
                 work.save()

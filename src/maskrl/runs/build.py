@@ -2,7 +2,8 @@
 
 import ctypes
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypedDict
 
 import gymnasium as gym
@@ -10,23 +11,38 @@ import numpy as np
 import torch
 
 from maskrl.agents.base import Agent, Spaces
+from maskrl.nn.transfer import HOSTS
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
+from maskrl.threads import usual_threads
 
 # Frames of the replay at most that are not drawn from, so that checkpoints stay whole: 30 MB at 100 × 100.
 RESERVE = 1000
 
 
-def configure_process(recipe: Recipe) -> None:
-    """Seed every generator that belongs to the process. We draw from torch's alone; an environment may use the others."""
+def configure_process(recipe: Recipe, threads: int | None = None) -> None:
+    """Set torch's threads, and seed every generator of the process. We draw from torch's; an environment may use the others.
+
+    `threads`: of the run, if there is one (`Run.threads`).
+    """
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
     np.random.seed(recipe.seed % 2**32)
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
+    torch.set_num_threads(threads or recipe.threads or usual_threads())
     keep_freed_memory()
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with another number of threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:
@@ -49,8 +65,9 @@ def device_of(recipe: Recipe) -> torch.device:
 
 
 def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
-    """As many as play side by side."""
-    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes)
+    """As many as this process plays in at once: on a GPU, which takes them as one batch, as many as play side by side."""
+    on_gpu = device_of(recipe).type != "cpu"
+    count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes) if on_gpu else 1
     return [recipe.env.make(seed=recipe.seed, training=False) for _ in range(count)]
 
 
@@ -63,12 +80,21 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
         # The function, not the module: the weights, and the names under which they are saved, stay what they are.
         layers = agent.encoder.convolutions
         layers.forward = torch.compile(layers.forward)
+    if recipe.capture:
+        if agent.device.type != "cuda":
+            raise RunError(
+                f"capture=true, but this run is on {agent.device.type}, which has no CUDA graphs. Use capture=false, or "
+                "device=cuda on a machine that has such a device."
+            )
+        agent.capture()
     return agent
 
 
 def numerics(recipe: Recipe) -> torch.autocast:
     """In which precision an update computes."""
-    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    lower = recipe.precision == "bfloat16"
+    # Without torch's cache of lowered weights, which would outlive the steps within an update.
+    return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=lower, cache_enabled=False)
 
 
 class ReplaySize(TypedDict):
@@ -111,9 +137,11 @@ def load_encoder(recipe: Recipe, agent: Agent) -> None:
 def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     size, pad = replay_size(recipe, Spaces.of(env)), recipe.env.pad
-    mirror = mirror_of(recipe, size)
+    mirror, prefetch = mirror_of(recipe, size), prefetch_of(recipe)
     try:
-        return Replay(**size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror)
+        return Replay(
+            **size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror, prefetch=prefetch
+        )
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."
@@ -126,9 +154,17 @@ def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool
 
 
 def mirror_of(recipe: Recipe, size: ReplaySize) -> torch.device | None:
-    """The GPU, if it is to hold the frames and they leave half of its free memory to the networks."""
-    device = device_of(recipe)
-    if not recipe.replay.on_device or device.type != "cuda":
+    """The accelerator, if it is to hold the frames, too; by itself only if they leave half of its free memory to the networks."""
+    device, wanted = device_of(recipe), recipe.replay.on_device
+    if device.type in HOSTS or wanted is False:
         return None
-    free, _ = torch.cuda.mem_get_info(device)
-    return device if 2 * Replay.forecast(**size) < free else None
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return device if wanted or 2 * Replay.forecast(**size) < free else None
+
+
+def prefetch_of(recipe: Recipe) -> int:
+    """How many batches are gathered ahead."""
+    if recipe.replay.prefetch is not None:
+        return recipe.replay.prefetch
+    uniform = recipe.agent.replay_needs().priority_exponent is None
+    return 2 if uniform and device_of(recipe).type not in HOSTS else 0

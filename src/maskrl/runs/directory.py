@@ -1,7 +1,7 @@
 """The directory of one run. Everything a reader needs to believe its number is in it.
 
 recipe.json        what was run
-versions.json      with what: Python, torch, simulator, renderer, processor, and which maskrl, to the commit
+versions.json      with what: Python, torch, its threads, simulator, renderer, processor, and which maskrl, to the commit
 metrics.jsonl      one line per event, each with its clock: frames, decisions, updates, seconds
 status.json        running, stopped, done or failed, and why
 checkpoints/       the newest state and the one before, tensors and plain values only
@@ -31,6 +31,7 @@ from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
 from maskrl.runs import checkpoint
 from maskrl.runs.evaluate import EpisodeReturns
+from maskrl.threads import usual_threads
 
 try:
     import fcntl
@@ -146,7 +147,8 @@ class Run(RunFiles):
         first = ("versions.json", "recipe.json")
         if path.exists() and not all(file.name.startswith(first) for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
-        begun, run = {**versions(recipe), **begun_from(recipe)}, cls(path, recipe)
+        run, threads = cls(path, recipe), recipe.threads or usual_threads()
+        begun = {**versions(recipe), **begun_from(recipe), "threads": threads}
         with run._writing():
             path.mkdir(parents=True, exist_ok=True)
             write_whole(path / "versions.json", json.dumps(begun, indent=2))
@@ -199,6 +201,12 @@ class Run(RunFiles):
                 f"{self.path} was begun with another encoder: {path} had the digest {begun}, and has {now} now. "
                 "Put the file back, or choose another --run-dir."
             )
+
+    @property
+    def threads(self) -> int:
+        """Of torch. Settled when the run is made, as sums round by how they are shared out: a continued run keeps its results."""
+        begun = self.versions().get("threads")
+        return self.recipe.threads or (begun if type(begun) is int and 0 < begun <= 1024 else usual_threads())
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

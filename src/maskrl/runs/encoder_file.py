@@ -37,6 +37,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def load(path: Path, encoder: Encoder) -> None:
     """Copy the weights of the file into an encoder of the same shape."""
+    encoder.load_state_dict(fitting(path, encoder))
+
+
+def fitting(path: Path, encoder: Encoder) -> dict[str, Tensor]:
+    """The weights of the file. Refuses those of another shape than the encoder's, which may be without data."""
     weights, _ = read(path)
     there = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     here = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
@@ -47,4 +52,4 @@ def load(path: Path, encoder: Encoder) -> None:
             f"{here.get(name, 'missing')}. Pre-train with the same env.size, env.frame_stack, agent.augment.crop and "
             "agent.encoder as the run that is to begin with it."
         )
-    encoder.load_state_dict(weights)
+    return weights

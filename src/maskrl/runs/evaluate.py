@@ -35,23 +35,30 @@ Camera = Callable[[NDArray[np.uint8]], None]
 Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
 
 
-def evaluate(
+def evaluate(policy: Act, envs: Sequence[Env], *, episodes: int, **options: Any) -> EpisodeReturns:
+    """Play this many episodes, with the options of `play`."""
+    returns = dict[int, float]()
+    play(policy, envs, deque(range(episodes)), returns, **options)
+    return EpisodeReturns(tuple(returns[number] for number in range(episodes)))
+
+
+def play(
     policy: Act,
     envs: Sequence[Env],
+    waiting: deque[int],
+    returns: dict[int, float],
     *,
-    episodes: int,
     seed: int,
     epsilon: float = 0.0,
     watcher: Camera | None = None,
     counter: Counter | None = None,
-) -> EpisodeReturns:
+) -> None:
     """Play with the policy's actions, and random ones with probability `epsilon`, in all environments side by side.
 
     Episode i is reset with the seed of (seed, i), so all policies see the same starts. An environment whose episode has ended
-    takes the next one. `watcher` gets rendered images of the first environment.
+    takes the next of those that wait. `watcher` gets rendered images of the first environment.
     """
-    returns, waiting = dict[int, float](), deque(range(episodes))
-    playing = [Episode(env, waiting.popleft(), seed) for env in envs[:episodes]]
+    playing = _begin(envs, waiting, seed)
     while playing:
         if watcher is not None:
             image: Any = playing[0].env.render()
@@ -62,15 +69,33 @@ def evaluate(
         if ended:
             returns |= {episode.number: episode.total for episode in ended}
             playing = [episode for episode in playing if not episode.ended]
-            playing += [Episode(episode.env, waiting.popleft(), seed) for episode in ended[: len(waiting)]]
+            playing += _begin([episode.env for episode in ended], waiting, seed)
         if counter is not None:
             counter(len(returns))
-    return EpisodeReturns(tuple(returns[number] for number in range(episodes)))
 
 
-def random_returns(envs: Sequence[Env], *, episodes: int, seed: int, counter: Counter | None = None) -> EpisodeReturns:
+def nobody(obs: NDArray[np.uint8]) -> Sequence[Any]:
+    """The policy of a random player, whose actions are all drawn: for `epsilon=1`."""
+    return [None] * len(obs)
+
+
+def random_returns(envs: Sequence[Env], *, episodes: int, seed: int) -> EpisodeReturns:
     """What uniformly random actions earn: the floor to compare a score with."""
-    return evaluate(lambda obs: [None] * len(obs), envs, episodes=episodes, seed=seed, epsilon=1.0, counter=counter)
+    return evaluate(nobody, envs, episodes=episodes, seed=seed, epsilon=1.0)
+
+
+def next_of(waiting: deque[int]) -> int | None:
+    """The number of the next episode; None if there is no more. Others may take from the same ones."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _begin(envs: Sequence[Env], waiting: deque[int], seed: int) -> list["Episode"]:
+    """An episode in every environment, as far as there are some."""
+    numbers = [(env, next_of(waiting)) for env in envs]
+    return [Episode(env, number, seed) for env, number in numbers if number is not None]
 
 
 class Episode:

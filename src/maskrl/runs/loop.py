@@ -6,9 +6,8 @@ from contextlib import closing, contextmanager, suppress
 
 from maskrl.agents.base import Action, Agent
 from maskrl.recipes.schema import Recipe
-from maskrl.runs.build import make_evaluation_envs
 from maskrl.runs.directory import Run, RunError
-from maskrl.runs.evaluate import EpisodeReturns, evaluate, random_returns
+from maskrl.runs.evaluate import EpisodeReturns
 from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.signals import InterruptedEvaluation, Stop, Stopped, stopping
 from maskrl.runs.state import State
@@ -47,6 +46,8 @@ def _loop(state: State, stop: Stop) -> None:
         now = state.clock
         if obs is None:
             obs = state.begin_episode()
+        due = agent.updates_due(now)
+        agent.prepare(state.replay, due)  # while the device chooses an action
         action: Action
         if now.decisions < recipe.agent.warmup_decisions:
             action = state.spaces.random_action(state.explorer)
@@ -54,7 +55,7 @@ def _loop(state: State, stop: Stop) -> None:
             with agent.watch("actor"):
                 action = agent.act(obs[None], explore=True, clock=now)[0]
         world.step_async(action)  # the released code, too, chooses an action, updates, and then steps
-        for _ in range(agent.updates_due(now)):
+        for _ in range(due):
             state.update()
         with agent.watch("environment"):
             step = world.step(action)
@@ -64,6 +65,7 @@ def _loop(state: State, stop: Stop) -> None:
 def _evaluate(state: State, stop: Stop) -> None:
     """Evaluate and log it; before all training, also what random actions earn."""
     clock = state.clock
+    state.agent.check()
     with suppress(InterruptedEvaluation):
         with state.agent.watch("evaluation"):
             floor, returns = _play_twice(state, stop)
@@ -83,7 +85,7 @@ def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, Episod
         return _play(state, stop)
     except Exception as error:
         state.note(f"An evaluation failed ({type(error).__name__}: {error}). Trying once more in fresh environments.")
-    state.evaluation_envs[:] = make_evaluation_envs(state.recipe)
+    state.players.renew()
     try:
         return _play(state, stop)
     except Exception as error:
@@ -93,7 +95,7 @@ def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, Episod
 
 
 def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeReturns]:
-    recipe, agent, envs, clock = state.recipe, state.agent, state.evaluation_envs, state.clock
+    recipe, players, clock = state.recipe, state.players, state.clock
     seed, episodes, shown = recipe.seed + EVALUATION_SEED, recipe.evaluation.episodes, [-1]
 
     def count(ended: int) -> None:
@@ -103,9 +105,9 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
             shown[0] = ended
             state.loggers.write({"evaluation/ended": float(ended), "evaluation/episodes": float(episodes)}, clock)
 
-    floor = random_returns(envs, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
-    epsilon = recipe.evaluation.epsilon
-    return floor, evaluate(agent.policy().act, envs, episodes=episodes, seed=seed, epsilon=epsilon, counter=count)
+    floor = players.play(None, episodes=episodes, seed=seed, counter=count) if clock.frames == 0 else None
+    policy, epsilon = state.agent.policy(), recipe.evaluation.epsilon
+    return floor, players.play(policy, episodes=episodes, seed=seed, epsilon=epsilon, counter=count)
 
 
 @contextmanager

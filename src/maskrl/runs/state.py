@@ -12,16 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskrl.agents.base import Action, Agent
+from maskrl.agents.base import Action, Agent, numbers
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.representation.latents import cheap_probe
-from maskrl.runs.build import build_agent, build_replay, configure_process, load_encoder, make_evaluation_envs, numerics
+from maskrl.runs.build import build_agent, build_replay, configure_process, load_encoder, numerics
 from maskrl.runs.checkpoint import checkpoints
 from maskrl.runs.directory import Run, RunError, versions
 from maskrl.runs.loggers import Loggers
+from maskrl.runs.pace import Pace
+from maskrl.runs.players import Players
 from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
+from maskrl.threads import advice
 
 UPDATES_PER_LINE = 50  # of metrics.jsonl
 
@@ -45,16 +48,16 @@ class State:
     """Agent, replay, world, generators and position of a run, with its log. Closes its environments when it is left."""
 
     def __init__(self, recipe: Recipe, run: Run, loggers: Loggers) -> None:
-        configure_process(recipe)
+        configure_process(recipe, run.threads)
         self.recipe, self.run, self.loggers = recipe, run, loggers
-        self._notes: list[str] = []  # not logged yet
+        self._notes = [text for text in [advice(run.threads)] if text and recipe.device != "cuda"]  # not logged yet
         self.world = World(recipe, self._notes.append)
         self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
-        self.evaluation_envs = make_evaluation_envs(recipe)
+        self.players = Players(recipe, self._notes.append)
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
         self.position = Position()
-        self._start = time.perf_counter()
+        self._start, self._pace = time.perf_counter(), Pace()
         self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
         self._timed: dict[str, float] = {}  # seconds of each part at the newest timing event
 
@@ -62,7 +65,7 @@ class State:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for close in (self.world.close, *(env.close for env in self.evaluation_envs)):
+        for close in (self.world.close, self.players.close):
             with suppress(Exception):  # an environment that has failed may fail again
                 close()
 
@@ -92,10 +95,11 @@ class State:
 
     def update(self) -> None:
         """One update of the agent; some of them are logged."""
-        with numerics(self.recipe):
+        with numerics(self.recipe), self._pace:
             metrics = self.agent.update(self.replay)
         if is_logged(self.agent.updates):
-            values = {name: value.item() for name, value in metrics.items()}
+            self.agent.check()
+            values = numbers(metrics)
             self.run.log("update", self.clock, values)
             self.loggers.write(values | self.times(), self.clock)
 
@@ -122,6 +126,9 @@ class State:
 
     def log_notes(self) -> None:
         """Log what did not go as planned."""
+        on_cpu = self.agent.device.type == "cpu"  # else an update waits for the device by its nature
+        if on_cpu and (text := self._pace.complaint()) is not None:
+            self._notes.append(text)
         for text in self._notes:
             self.note(text)
         self._notes.clear()

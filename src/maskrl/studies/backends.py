@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from maskrl.cost.forecast import takes_of
-from maskrl.cost.operations import blank_agent, process_memory, spaces_of
+from maskrl.cost.forecast import blank_agent, takes_of
+from maskrl.cost.operations import process_memory, spaces_of
 from maskrl.envs.base import require_extra
 from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.directory import RunFiles, lock
 from maskrl.studies.jobs import Job
 from maskrl.studies.sweep import BUSY, Backend, SweepError, log_of
+from maskrl.threads import usual_threads
 from maskrl.words import size
 
 TAKE_LESS = (
@@ -162,7 +163,7 @@ class Needs(NamedTuple):
 
 def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) -> Needs:
     """`gpus`: whether there are any."""
-    cores = (recipe.threads or cores_allowed()) + recipe.overlap  # whose environment has a process of its own
+    cores = (recipe.threads or usual_threads()) + recipe.overlap  # whose environment has a process of its own
     wants = recipe.device == "cuda" or (recipe.device == "auto" and gpus)
     return Needs(cores, memory, 1 / runs_per_gpu if wants else 0.0)
 

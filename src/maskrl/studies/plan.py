@@ -17,6 +17,7 @@ from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
 from maskrl.recipes.published import published
 from maskrl.recipes.schema import Recipe
+from maskrl.runs.players import helpers_allowed
 from maskrl.studies.backends import at_once, largest, needs_of, this_machine
 from maskrl.studies.jobs import PAIR, Job
 
@@ -32,7 +33,7 @@ class Speed:
 
     update: float  # the mean of a full turn of what is not done every time
     act: float  # one action, for one observation
-    act_together: float  # for one of those that are evaluated side by side
+    act_together: float  # the same in an evaluation: on one thread, or in a batch on a GPU
     step: float  # of the environment: a decision, resets included
     episode: float  # decisions of an episode in evaluation
 
@@ -58,7 +59,8 @@ class Line:
         learning = cost.updates * speed.update
         acting = cost.chosen * speed.act + cost.decisions * speed.step
         floor = self.recipe.evaluation.episodes * speed.episode * speed.step  # of random actions, at the start
-        return learning + acting + floor + cost.episodes * speed.episode * (speed.step + speed.act_together)
+        played = floor + cost.episodes * speed.episode * (speed.step + speed.act_together)
+        return learning + acting + played / (1 + helpers_allowed(self.recipe))
 
     @property
     def flops(self) -> float:

@@ -1,0 +1,89 @@
+"""A loss or a gradient that is not finite must not reach the weights; and an accelerator must not be waited for to find out."""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from maskrl.nn.momentum import Momentum
+from maskrl.nn.transfer import HOSTS, Arriving
+
+
+class Watched(NamedTuple):
+    """A number that must be finite, and what to say if it is not."""
+
+    value: Tensor
+    what: str  # "The critic loss is"
+    advice: str
+
+
+class Guard:
+    """Stops an update before the weights change. A CPU raises the error at once.
+
+    On an accelerator the first value that is not finite raises a flag there, which stays up: optimisers and slow copies heed it,
+    so from then on nothing moves. The values themselves travel to the host behind the update. `begin` looks at those that have
+    arrived, and `check` waits for all.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.at_once = device.type in HOSTS
+        self.stop = torch.zeros((), device=device)  # 1 from the first value on that is not finite
+        self._one = torch.ones((), device=device)
+        self.update = 0  # the number of the running update
+        self.watched: list[Watched] = []  # in the running update
+        self._sent: deque[tuple[int, list[Watched], Arriving]] = deque()
+
+    def protect(self, optimizers: Iterable[torch.optim.Optimizer], modules: Iterable[nn.Module]) -> None:
+        """Let fused optimisers, and the slow copies among the modules, stay where they are once the flag is up."""
+        if self.at_once:
+            return
+        for optimizer in optimizers:
+            optimizer.found_inf = self.stop  # type: ignore[attr-defined]  # what torch's own gradient scaler sets
+        for module in modules:
+            for part in module.modules():
+                if isinstance(part, Momentum):
+                    part.stop = self.stop
+
+    def begin(self, update: int) -> None:
+        """Before an update: send what the last one watched on its way, and report what has arrived of those before."""
+        while self._sent and self._sent[0][-1].is_here:
+            self._report()
+        self._send()
+        self.update = update
+
+    def watch(self, what: str, value: Tensor, advice: str) -> None:
+        value = value.detach()
+        if not self.at_once:
+            self.watched.append(Watched(value, what, advice))
+            # The check of torch's own gradient scaler, in one operation: it multiplies by 1, and only ever raises the flag.
+            torch._amp_foreach_non_finite_check_and_unscale_([value.clone()], self.stop, self._one)
+        elif not value.isfinite():
+            raise _error(what, value.item(), self.update, advice)
+
+    def check(self) -> None:
+        """Wait for all that was watched, and raise an error if something was not finite."""
+        self._send()
+        while self._sent:
+            self._report()
+
+    def _send(self) -> None:
+        if self.watched:
+            values = Arriving(torch.stack([each.value for each in self.watched]))
+            self._sent.append((self.update, self.watched, values))
+            self.watched = []
+
+    def _report(self) -> None:
+        update, watched, arriving = self._sent.popleft()
+        for each, number in zip(watched, arriving.value().tolist(), strict=True):
+            if not math.isfinite(number):
+                self.stop.zero_()  # whoever goes on after the error begins anew
+                self._sent.clear()
+                self.watched = []
+                raise _error(each.what, number, update, each.advice)
+
+
+def _error(what: str, number: float, update: int, advice: str) -> FloatingPointError:
+    return FloatingPointError(f"{what} {number} at update {update}; the weights were left as they were. {advice}")

@@ -1,0 +1,39 @@
+"""Tensors between the host and an accelerator, without either waiting for the other. On a CPU nothing is moved."""
+
+import torch
+from torch import Tensor
+
+# Where the host computes itself, or nobody does.
+HOSTS = ("cpu", "meta")
+
+
+def pinned(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Where a copy to the device can run while the host goes on: for an accelerator, in pinned memory."""
+    stays = tensor.device.type not in HOSTS or torch.device(device).type in HOSTS
+    return tensor if stays else tensor.pin_memory()
+
+
+def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor there, without waiting for it."""
+    return pinned(tensor, device).to(device, non_blocking=True)
+
+
+class Arriving:
+    """A tensor on its way to the host, as it is now."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._event: torch.Event | None = None
+        self._value = tensor.detach().to("cpu", non_blocking=True)
+        if tensor.device.type not in HOSTS:
+            self._event = torch.Event(tensor.device)
+            self._event.record()
+
+    @property
+    def is_here(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def value(self) -> Tensor:
+        """Wait for it."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._value

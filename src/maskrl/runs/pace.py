@@ -1,0 +1,124 @@
+"""Whether something outside a run makes it far slower than it would be, and what: other programs, a quota, lack of memory, heat.
+
+An update on a CPU computes all the time in the thread that makes it, or waits for other threads of its own that do. So where that
+thread had little of the time that passed, the rest went to something else; the machine says to what.
+"""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from maskrl.machine import control_groups, cores_allowed
+
+WINDOW = 60.0  # seconds of updates over which a run is judged
+FAR = 1 / 3  # of its own speed: slower than that is worth a sentence
+MUCH = 0.2  # of the time, spent in waiting for memory or in a quota's breaks
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the machine says at one moment; None: it does not tell."""
+
+    load: float | None  # programs that want a core, over the last minute
+    throttled: float | None  # seconds in which the control group's quota was used up
+    stalled: float | None  # seconds in which a program waited for memory to be freed or read back
+    frequency: float | None  # of the fastest core, as a part of what it can do
+
+
+def read(root: Path = Path("/")) -> Reading:
+    return Reading(_load(root), _throttled(root), _stalled(root), _frequency(root))
+
+
+def judged(before: Reading, after: Reading, *, seconds: float, worked: float, cores: int) -> str | None:
+    """What to tell of updates that took this many seconds, in `worked` of which their thread computed; None: nothing.
+
+    Nothing is told of a slowness whose cause does not show: it may be the run's own.
+    """
+    clock = max((each for each in (before.frequency, after.frequency) if each is not None), default=1.0)
+    speed = max(0.01, clock * worked / seconds)  # or one that barely runs
+    if speed >= FAR:
+        return None
+    throttled, stalled = (
+        0.0 if then is None or now is None else (now - then) / seconds
+        for then, now in ((before.throttled, after.throttled), (before.stalled, after.stalled))
+    )
+    if throttled > MUCH:
+        cause = "The quota of its control group was used up again and again"
+        remedy = "Give the container or the job more CPU time, or use fewer threads: threads=1."
+    elif stalled > MUCH:
+        cause = f"Programs waited for memory in {stalled:.0%} of the time"
+        remedy = (
+            "Close programs that take memory, or start again with a smaller replay.capacity or replay.storage=disk."
+        )
+    elif worked / seconds < FAR and after.load is not None and after.load > 1.5 * cores:
+        cause = f"Other programs want the same cores: the load is {after.load:.1f}, and there are {cores} cores"
+        remedy = "Stop some of them, or train fewer runs at a time."
+    elif clock < 2 * FAR:
+        cause = f"The processor runs at {clock:.0%} of its frequency, to stay cool or to save power"
+        remedy = "Cool it, plug it in, or choose a faster power profile."
+    else:
+        return None
+    return f"This run is about {1 / speed:.0f} times slower than it could be here. {cause}. {remedy} Its results stay the same."
+
+
+class Pace:
+    """Watches the updates of a run: `with pace:` around each of them."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root, self._before = root, read(root)
+        self._seconds = self._worked = 0.0
+        self._told = False
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        wall, work = self._start
+        self._seconds += time.perf_counter() - wall
+        self._worked += time.thread_time() - work
+
+    def complaint(self) -> str | None:
+        """Once in a process: what makes the run far slower, if something does."""
+        if self._told or self._seconds < WINDOW:
+            return None
+        after = read(self._root)
+        text = judged(self._before, after, seconds=self._seconds, worked=self._worked, cores=cores_allowed(self._root))
+        self._before, self._seconds, self._worked, self._told = after, 0.0, 0.0, text is not None
+        return text
+
+
+def _load(root: Path) -> float | None:
+    with suppress(OSError, ValueError, IndexError):
+        return float((root / "proc/loadavg").read_text().split()[0])
+    with suppress(OSError, AttributeError):  # macOS
+        return os.getloadavg()[0] if root == Path("/") else None
+    return None
+
+
+def _throttled(root: Path) -> float | None:
+    """Of the group that was throttled most: limits above ours hold for us, too."""
+    found = []
+    for group in control_groups("cpu", root):
+        with suppress(OSError, ValueError):
+            counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            found += [int(counts["throttled_usec"]) / 1e6] if "throttled_usec" in counts else []  # version 2
+            found += [int(counts["throttled_time"]) / 1e9] if "throttled_time" in counts else []
+    return max(found, default=None)
+
+
+def _stalled(root: Path) -> float | None:
+    with suppress(OSError, ValueError, IndexError):
+        some = (root / "proc/pressure/memory").read_text().splitlines()[0]
+        return int(some.partition("total=")[2]) / 1e6
+    return None
+
+
+def _frequency(root: Path) -> float | None:
+    found = []
+    for core in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq"):
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            now, most = (int((core / name).read_text()) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
+            found.append(now / most)
+    return max(found, default=None)

@@ -1,0 +1,257 @@
+"""Who plays the episodes of an evaluation: this process, and others beside it where that pays."""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any, TypedDict
+
+import torch
+from numpy.typing import NDArray
+
+from maskrl.agents.base import PolicyNetwork, Spaces
+from maskrl.machine import cores_allowed, free_memory
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.build import configure_process, device_of, make_evaluation_envs, torch_threads
+from maskrl.runs.evaluate import Camera, Counter, Env, EpisodeReturns, next_of, nobody, play
+
+START = 2.0  # seconds that a process takes to start: it must have as much to do
+MEMORY = 450_000_000  # bytes of one on DMControl, which takes the most; they may have half of what is free
+
+Weights = dict[str, NDArray[Any]]
+
+
+class Rules(TypedDict):
+    """What else decides an episode."""
+
+    seed: int
+    epsilon: float
+
+
+class Players:
+    """Plays whole episodes, with the same returns whoever plays them.
+
+    On a CPU every observation goes through the policy alone and on one thread, so a return depends neither on the number of
+    processes nor on what is played beside it. Processes start once there is enough to do for them, and stay until `close`. On a
+    GPU this process plays all, side by side in one batch.
+    """
+
+    def __init__(self, recipe: Recipe, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._recipe, self._tell = recipe, tell
+        self._envs = make_evaluation_envs(recipe)
+        self._helpers: list[Helper] = []
+        self._most = helpers_allowed(recipe)
+
+    @property
+    def fps(self) -> float:
+        """Decisions in a second of a video."""
+        return float(self._envs[0].metadata["render_fps"])
+
+    def play(
+        self,
+        policy: PolicyNetwork | None,
+        *,
+        episodes: int,
+        seed: int,
+        epsilon: float = 0.0,
+        watcher: Camera | None = None,
+        counter: Counter | None = None,
+    ) -> EpisodeReturns:
+        """The returns of this many episodes: of a policy, or of random actions. What `watcher` is to see is played here."""
+        on_gpu, spaces = device_of(self._recipe).type != "cpu", Spaces.of(self._envs[0])
+        match = _Match(policy, episodes, {"seed": seed, "epsilon": 1.0 if policy is None else epsilon})
+        begun, most, envs = time.perf_counter(), self._most, self._envs
+        if watcher is not None:
+            most, envs = 0, envs[:1]
+
+        def count(ended: int) -> None:
+            if counter is not None:
+                counter(ended)
+            left = len(match.waiting) * (time.perf_counter() - begun) / ended if ended else 0.0  # seconds to play
+            if most and left > START and not self._helpers:
+                new = min(most, int(left / START), (free_memory() or sys.maxsize) // 2 // MEMORY)
+                self._helpers += [Helper(self._recipe, spaces) for _ in range(new)]
+                match.share(self._helpers)
+
+        with nullcontext() if on_gpu else torch_threads(1):
+            try:
+                match.share(self._helpers[:most])
+                while len(match.returns) < episodes:
+                    if match.waiting:
+                        match.play(envs, watcher, count)
+                    else:
+                        time.sleep(0.005)  # the last episodes are played elsewhere
+                        count(len(match.returns))
+            except BaseException:
+                self._dismiss(self._helpers)
+                raise
+        for helper, words in match.failed:
+            self._tell(f"A process that plays evaluation episodes failed ({words}). The others play on without it.")
+            self._dismiss([helper])
+            self._most -= 1
+        return EpisodeReturns(tuple(match.returns[number] for number in range(episodes)))
+
+    def renew(self) -> None:
+        """Begin again with fresh environments and processes."""
+        self.close()
+        self._envs = make_evaluation_envs(self._recipe)
+
+    def close(self) -> None:
+        self._dismiss(self._helpers)
+        for env in self._envs:
+            with suppress(Exception):  # an environment that has failed may fail again
+                env.close()
+
+    def _dismiss(self, helpers: "list[Helper]") -> None:
+        for helper in list(helpers):
+            helper.close()
+            self._helpers.remove(helper)
+
+
+def helpers_allowed(recipe: Recipe) -> int:
+    """Processes that may play beside this one, which has a core, too. A compiled policy rounds otherwise than theirs."""
+    if device_of(recipe).type != "cpu" or recipe.compile:
+        return 0
+    return min(recipe.evaluation.side_by_side, recipe.evaluation.episodes, recipe.threads or cores_allowed()) - 1
+
+
+class _Match:
+    """The episodes of one evaluation: those that wait, and what the others have earned."""
+
+    def __init__(self, policy: PolicyNetwork | None, episodes: int, rules: Rules) -> None:
+        self._policy, self._rules = policy, rules
+        self.waiting, self.returns = deque(range(episodes)), dict[int, float]()
+        self.failed: list[tuple[Helper, str]] = []
+
+    def play(self, envs: Sequence[Env], watcher: Camera | None, counter: Counter) -> None:
+        """Play in this process until no episode waits."""
+        act = nobody if self._policy is None else self._policy.act
+        play(act, envs, self.waiting, self.returns, **self._rules, watcher=watcher, counter=counter)
+
+    def share(self, helpers: "Sequence[Helper]") -> None:
+        """Let helpers take episodes. For each, a thread of ours waits."""
+        if not helpers:
+            return
+        state = {} if self._policy is None else self._policy.state_dict()
+        weights = None if self._policy is None else {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        for helper in helpers:
+            threading.Thread(target=self._follow, args=(helper, weights), daemon=True).start()
+
+    def _follow(self, helper: "Helper", weights: Weights | None) -> None:
+        number = None
+        try:
+            with helper.busy:  # it may still be starting for the evaluation before
+                helper.learn(weights, self._rules)
+                while (number := next_of(self.waiting)) is not None:
+                    self.returns[number] = helper.play(number)
+        except Exception as error:
+            self.failed.append((helper, str(error)))
+            if number is not None:
+                self.waiting.append(number)
+
+
+class Helper:
+    """Another Python that plays episodes. It ends when its standard input does: with this process, however that ends."""
+
+    def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
+        self._recipe, self._spaces, self._begun = recipe, spaces, False
+        self.busy = threading.Lock()
+        # Not by multiprocessing, which would run the user's script once more.
+        script = "from maskrl.runs.players import help_out; help_out()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {script}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # simulators warn, each time; what matters is answered
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for the process that learns
+        )
+
+    def learn(self, weights: Weights | None, rules: Rules) -> None:
+        """What the next episodes are played with. The first time, it also makes its environment."""
+        if not self._begun:
+            self._ask("begin", self._recipe, self._spaces)
+            self._begun = True
+        self._ask("learn", weights, rules)
+
+    def play(self, number: int) -> float:
+        """The return of an episode."""
+        return float(self._ask("play", number))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # it may not have read all that was written
+                if pipe is not None:
+                    pipe.close()
+
+    def _ask(self, *request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump(request, self._process.stdin)
+            self._process.stdin.flush()
+            failed, answer = pickle.load(self._process.stdout)
+        except (OSError, EOFError, ValueError) as error:  # ValueError: closed from another thread
+            raise RuntimeError(f"it ended with exit code {self._process.wait()}") from error
+        if failed:
+            raise RuntimeError(answer)
+        return answer
+
+
+class _Helping:
+    """The other side of a `Helper`."""
+
+    def begin(self, recipe: Recipe, spaces: Spaces) -> None:
+        configure_process(recipe)
+        torch.set_num_threads(1)
+        self._env = recipe.env.make(seed=recipe.seed, training=False)
+        self._policy = recipe.agent.build(spaces, None, torch.device("cpu")).policy()
+
+    def learn(self, weights: Weights | None, rules: Rules) -> None:
+        self._act, self._rules = nobody if weights is None else self._policy.act, rules
+        if weights is not None:
+            self._policy.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+
+    def play(self, number: int) -> float:
+        returns = dict[int, float]()
+        play(self._act, [self._env], deque([number]), returns, **self._rules)
+        return returns[number]
+
+
+def help_out() -> None:
+    """Be a helper: do as asked until standard input ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between
+    requests: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    helping = _Helping()
+    while True:
+        request = requests.get()
+        try:
+            if isinstance(request, Exception):
+                raise request
+            name, *arguments = request
+            answer = (False, getattr(helping, name)(*arguments))
+        except Exception as error:
+            answer = (True, f"{type(error).__name__}: {error}")  # not every error survives the way to another process
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def _listen(requests: "queue.Queue[Any]") -> None:
+    """Also in the middle of an episode, so that nobody plays on for a process that is gone."""
+    while True:
+        try:
+            requests.put(pickle.load(sys.stdin.buffer))
+        except EOFError:
+            os._exit(0)
+        except Exception as error:  # what was sent cannot be read here, such as a class of the user's script
+            requests.put(error)
