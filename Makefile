@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 train: $(STAMP)  ## Train MLR on a real task, or continue: make train RECIPE=dmcontrol/reacher-easy ARGS="seed=3"
-	$(BIN)/maskrl train $(RECIPE) $(ARGS)
+	$(BIN)/maskrl train $(RECIPE) --video $(ARGS)
 
 test: $(STAMP)  ## Run the whole test suite: the learning gate, the faults and the browser included.
 	$(BIN)/python -m pytest --numprocesses 2

@@ -316,10 +316,14 @@ def test_old_runs_are_reported(old: Path, tmp_path: Path, capsys: pytest.Capture
 def test_an_old_run_is_not_continued_and_the_version_to_use_is_named(old: Path, capsys: pytest.CaptureFixture[str]):
     run = Run.open(old / "reach-stopped")
     before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
-    assert typed("train", "toy/reach", *OVERRIDES, "--run-dir", run.path, "--log", "none") == 2
+    version = f"maskrl {run.versions()['maskrl']}"
+    command = ["train", "toy/reach", *OVERRIDES, "--run-dir", run.path, "--log", "none"]
+    assert typed(*command) == 2  # a default has changed since
     message = capsys.readouterr().err
-    versions = run.versions()
-    assert all(words in message for words in ("format 4", f"maskrl {versions['maskrl']}"))
+    assert all(words in message for words in ("replay.on_device: false -> none", version))
+    assert typed(*command, "replay.on_device=false") == 2
+    message = capsys.readouterr().err
+    assert all(words in message for words in ("format 4", version))
     assert all(file.read_bytes() == content for file, content in before.items())
 
 

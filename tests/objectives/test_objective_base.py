@@ -247,7 +247,7 @@ def test_a_group_has_its_own_learning_rate_and_decay_and_the_schedule_scales_bot
     for _ in range(6):
         step(batch=batch_of(4, CROP))
         rates.append(
-            [(group["lr"], group["weight_decay"], len(group["params"])) for group in step.optimizer.param_groups]
+            [(float(group["lr"]), group["weight_decay"], len(group["params"])) for group in step.optimizer.param_groups]
         )
     borrowed = len(list(objective.host.parameters()))
     assert [[(lr / 0.5, decay, n) for lr, decay, n in at[:1]] for at in rates] == [

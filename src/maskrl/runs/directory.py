@@ -138,8 +138,9 @@ class Run(RunFiles):
             if run.recipe != recipe:
                 changes = "\n".join(f"  {line}" for line in difference(run.recipe, recipe))
                 raise RunError(
-                    f"{path} holds a run of another recipe. There and here:\n{changes}\n"
-                    "Continue it with the overrides it was started with, or choose another --run-dir."
+                    f"{path} holds a run of another recipe, made by {run.maker}. There and here:\n{changes}\n"
+                    "Continue it with the overrides it was started with, or choose another --run-dir. If you gave none, its "
+                    "version had other defaults: give these values."
                 )
             run.require_same_encoder()
             return run
@@ -285,17 +286,22 @@ class Run(RunFiles):
             raise self.no_checkpoint()
         return state
 
+    @property
+    def maker(self) -> str:
+        """The version of maskrl that made the run."""
+        by = self.versions()
+        source = f" ({by['source']})" if by.get("source") else ""
+        return f"maskrl {by.get('maskrl', 'of an unknown version')}{source}"
+
     def no_checkpoint(self) -> RunError:
         again = "Continue it with the `maskrl train` command, or the call of maskrl.train, that started it."
         return RunError(f"{self.path} has no checkpoint yet. {again}")
 
     def _require_readable(self, content: checkpoint.Content, path: Path, formats: tuple[int, ...]) -> None:
         if content.format not in formats:
-            by = self.versions()
-            source = f" ({by['source']})" if by.get("source") else ""
             raise RunError(
                 f"{path} has format {content.format}; this needs format {' or '.join(map(str, formats))}. Use the version that "
-                f"the run was made with: maskrl {by.get('maskrl', 'of an unknown version')}{source}."
+                f"the run was made with: {self.maker}."
             )
         if content.recipe != self.digest:
             raise RunError(
