@@ -8,7 +8,7 @@ of the critic even when an objective is used, and the convolutions of the actor 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -47,11 +47,11 @@ CPU_MICRO_BATCH = 128
 class Actor(nn.Module):
     """A squashed Gaussian over actions, from the shared convolutional maps."""
 
-    def __init__(self, encoder: Encoder, action_dim: int, hidden: int) -> None:
+    def __init__(self, encoder: Encoder, action_dim: int, hidden: int, *, squash: bool = False) -> None:
         super().__init__()
-        self.embed = nn.Sequential(
-            nn.Linear(math.prod(encoder.feature_shape), encoder.latent_dim), nn.LayerNorm(encoder.latent_dim)
-        )
+        d = encoder.latent_dim
+        end = [nn.Tanh()] if squash else []
+        self.embed = nn.Sequential(nn.Linear(math.prod(encoder.feature_shape), d), nn.LayerNorm(d), *end)
         self.trunk = mlp(encoder.latent_dim, hidden, hidden, 2 * action_dim)
         orthogonal_init(self)
 
@@ -123,8 +123,9 @@ class SAC(Agent):
         self.auxiliary, self.when, self.every = auxiliary, when, every
         self.objective = None if auxiliary is None else auxiliary.objective
         self.needs = Needs() if self.objective is None else self.objective.needs
-        # In place, unless the objective is to see the batch as it was stored: it serves one update only.
-        self.augment = config.augment.build(generators.augment, inplace=not self.needs.policy_batch)
+        # In place, unless the batch is read again: by the objective, or for another view.
+        once = config.views == 1 and not self.needs.policy_batch
+        self.augment = config.augment.build(generators.augment, inplace=once)
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
         self.target_entropy = -float(self.actor.trunk[-1].out_features // 2)  # type: ignore[operator]
@@ -156,21 +157,24 @@ class SAC(Agent):
         return squashed(mean, log_std, noise)
 
     def due(self) -> tuple[bool, ...]:
-        periods = self.config.actor_every, self.config.target_every
-        return *super().due(), *(self.updates % period == 0 for period in periods)
+        return *super().due(), self._is_due(self.config.actor_every), self._is_due(self.config.target_every)
+
+    def _is_due(self, period: int) -> bool:
+        """Whether a part that runs once in this many updates is due. In the burst after the warm-up, all are."""
+        return self.updates < self.config.burst or self.updates % period == 0
 
     def learn(self, drawn: Drawn) -> Learned:
         config, metrics, clip, batch = self.config, Metrics(), drawn.clip, drawn.batch
         with self.watch("replay"):
-            obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
-            material = (clip, PolicyBatch(batch.obs, obs))
+            obs, next_obs = ([self.augment(each) for _ in range(config.views)] for each in (batch.obs, batch.next_obs))
+            material = (clip, PolicyBatch(batch.obs, obs[0]))
         with self.watch("critic"):
             metrics |= self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
         metrics |= self._learn_beside("after_critic", *material)
-        if self.updates % config.actor_every == 0:
+        if self._is_due(config.actor_every):
             with self.watch("actor"):
-                metrics |= self.update_actor_and_temperature(obs)
-        if self.updates % config.target_every == 0:
+                metrics |= self.update_actor_and_temperature(obs[0])
+        if self._is_due(config.target_every):
             self.target_encoder.update()
             self.target_critic.update()
         return Learned(metrics | self._learn_beside("last", *material))
@@ -210,24 +214,35 @@ class SAC(Agent):
         clips = self._clips(replay)
         return self.auxiliary(None if clips is None else clips().to(self.device), batch)
 
-    def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
-        """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads."""
+    def update_critic(
+        self, obs: Sequence[View], actions: Tensor, rewards: Tensor, next_obs: Sequence[View], discounts: Tensor
+    ) -> Metrics:
+        """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads.
+
+        Of several views of each (DrQ), targets are averaged and losses are added up.
+        """
         temperature = self.log_temperature.detach().exp()
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
         for piece in self._pieces(len(actions)):
             with torch.no_grad():
-                pixels = next_obs[piece].pixels()
-                next_actions, log_prob = self.actor(self.encoder.features(pixels))
-                next_q = self.target_critic(self.target_encoder(pixels), next_actions).amin(dim=0)
-                target = rewards[piece] + discounts[piece] * (next_q - temperature * log_prob)
-            q = self.critic(self.encoder(obs[piece].pixels()), actions[piece])  # (2, n)
-            loss = (q - target).square().sum() / len(actions)
-            torch.autograd.backward(loss)
-            total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
+                values = [self._next_value(view[piece].pixels(), temperature) for view in next_obs]
+                target = rewards[piece] + discounts[piece] * (sum(values[1:], values[0]) / len(values))
+            for view in obs:
+                q = self.critic(self.encoder(view[piece].pixels()), actions[piece])  # (2, n)
+                loss = (q - target).square().sum() / len(actions)
+                torch.autograd.backward(loss)
+                total = total + loss.detach()
+                value = value + q.detach().mean(dim=0).sum() / (len(actions) * len(obs))
         self.require_finite("critic loss", total)
         self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
+
+    def _next_value(self, pixels: Tensor, temperature: Tensor) -> Tensor:
+        """min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), of every observation."""
+        actions, log_prob = self.actor(self.encoder.features(pixels))
+        value: Tensor = self.target_critic(self.target_encoder(pixels), actions).amin(dim=0) - temperature * log_prob
+        return value
 
     def update_actor_and_temperature(self, obs: View) -> Metrics:
         """mean(α·log π − min Q), and the temperature that brings the entropy to −A. The maps carry no gradient."""
@@ -266,6 +281,7 @@ class ControlEncoderConfig(Config):
     strides: tuple[int, ...] = (2, 1, 1, 1)
     convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal"
     linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal"  # MLR's recipes set truncated_normal
+    squash: bool = False  # True: a tanh at the end, and in the actor's own layer, too (SAC+AE, DrQ)
 
     def build(self, obs_shape: tuple[int, int, int]) -> ControlEncoder:
         return ControlEncoder(obs_shape, **vars(self))
@@ -285,7 +301,9 @@ class SACConfig(AgentConfig):
     )  # of the policy batch: crop only
     warmup_decisions: int = 1000  # uniformly random actions, no updates
     updates_per_decision: int | float = 1
+    burst: int = 0  # updates after the first decision of the agent's own, in all of which every part learns (SAC+AE)
     batch_size: int = 512
+    views: int = 1  # augmented views of every observation, over which targets are averaged and losses added up (DrQ)
     discount: float = 0.99
     learning_rate: float = 1e-3  # actor and critic
     temperature: float = 0.1  # α, at the start
@@ -303,7 +321,8 @@ class SACConfig(AgentConfig):
         self.require_positive(
             "hidden", "updates_per_decision", "batch_size", "learning_rate", "temperature", "actor_every"
         )
-        self.require_positive("target_every", "micro_batch")
+        self.require_positive("target_every", "micro_batch", "views")
+        self.require_at_least(0, "burst")
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 
@@ -314,6 +333,9 @@ class SACConfig(AgentConfig):
         seed must give the same run.
         """
         return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
+
+    def updates_by(self, decisions: int) -> int:
+        return super().updates_by(decisions) + (max(0, self.burst - 1) if decisions > self.warmup_decisions else 0)
 
     def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
         length = 0 if objective is None else objective.needs.clip_length
@@ -340,7 +362,7 @@ class SACConfig(AgentConfig):
         obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
         target_encoder = Momentum(encoder, self.encoder_momentum)
-        actor = Actor(encoder, spaces.action_dim, self.hidden).to(device)
+        actor = Actor(encoder, spaces.action_dim, self.hidden, squash=self.encoder.squash).to(device)
         critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
         generators, auxiliary = Generators(seed, device), None
         if objective is not None:

@@ -33,7 +33,10 @@ class Encoder(nn.Module):
 
 
 class ControlEncoder(Encoder):
-    """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults."""
+    """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults.
+
+    `squash` adds the tanh that SAC+AE, DrQ and DrQ-v2 have at the end.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class ControlEncoder(Encoder):
         strides: Sequence[int] = (2, 1, 1, 1),
         convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal",
         linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal",
+        squash: bool = False,
     ) -> None:
         super().__init__()
         self.latent_dim = latent_dim
@@ -52,6 +56,7 @@ class ControlEncoder(Encoder):
         self.convolutions, self.feature_shape = _convolutions(obs_shape, channels, kernels)
         self.linear = nn.Linear(math.prod(self.feature_shape), latent_dim)
         self.norm = nn.LayerNorm(latent_dim)
+        self.squash = nn.Tanh() if squash else nn.Identity()
         orthogonal_init(self, delta=convolution_init == "delta_orthogonal")
         if linear_init == "truncated_normal":
             truncated_normal_init(self.linear)
@@ -61,7 +66,7 @@ class ControlEncoder(Encoder):
         return maps
 
     def embed(self, features: Tensor) -> Tensor:
-        states: Tensor = self.norm(self.linear(flat(features)))
+        states: Tensor = self.squash(self.norm(self.linear(flat(features))))
         return states
 
 
