@@ -239,7 +239,7 @@ class SAC(Agent):
         return {"critic/loss": total, "critic/q": value}
 
     def _next_value(self, pixels: Tensor, temperature: Tensor) -> Tensor:
-        """min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), of every observation."""
+        """Min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), of every observation."""
         actions, log_prob = self.actor(self.encoder.features(pixels))
         value: Tensor = self.target_critic(self.target_encoder(pixels), actions).amin(dim=0) - temperature * log_prob
         return value
