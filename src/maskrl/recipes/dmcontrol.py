@@ -88,6 +88,24 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.auxiliary.max_grad_norm=none", "objective.weight=1"),
     ),
     "mooss_sac": ("agent.encoder.latent_dim=64",),
+    # SAC+AE's SAC: no augmentation, a tanh after the encoder, and 1000 updates at once after the warm-up.
+    "sac_pixel": (
+        *("env.size=84", "replay.capacity=1000000", "agent.batch_size=128", "agent.burst=1000"),
+        *(
+            "agent.augment.crop=none",
+            "agent.augment.shift=none",
+            "agent.encoder.filters=32",
+            "agent.encoder.squash=true",
+        ),
+        *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
+        "agent.auxiliary.max_grad_norm=none",
+    ),
+    # DrQ: two shifted views of every observation.
+    "drq_sac": (
+        *("env.size=84", "agent.views=2", "agent.augment.crop=none", "agent.augment.shift=4"),
+        *("agent.encoder.filters=32", "agent.encoder.squash=true", "agent.encoder_momentum=0.99"),
+        *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
+    ),
 }
 
 
@@ -124,6 +142,9 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
     if agent in (None, "sac"):
         return plain
     values = [line.format(learning_rate=plain.agent.learning_rate) for line in AGENTS[agent]]
+    if profile == "lite":  # its sizes stay what they are; what a method leaves out is left out
+        sizes = {line.partition("=")[0] for line in LITE}
+        values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
     return with_overrides(plain, [*values, f"preset={agent}"])
 
 

@@ -37,6 +37,8 @@ METHODS: dict[str, Method] = {
     "curl64": Method(
         {"dmcontrol": Pair(None, "curl")}, "CURL on the Baseline's network, as the code released with MLR has it"
     ),
+    "sac_ae": Method({"dmcontrol": Pair("sac_pixel", "autoencoder")}, "Yarats et al., AAAI 2021; its released code"),
+    "sac_pixel": Method({"dmcontrol": Pair("sac_pixel")}, "SAC+AE without its decoder, as its authors ran it"),
     "spr": Method(
         {"dmcontrol": Pair("playvirtual_sac", "spr"), "atari": Pair("spr_rainbow", "spr")},
         "Schwarzer et al., ICLR 2021; its released code, and on DMControl that of PlayVirtual (mode fp)",
@@ -51,7 +53,10 @@ METHODS: dict[str, Method] = {
     "mooss": Method({"dmcontrol": Pair("mooss_sac", "mooss")}, "Sun et al., WACV 2025; its released code"),
     "der": Method({"atari": Pair("der")}, f"van Hasselt et al., 2019; {_DOPAMINE}"),
     "otr": Method({"atari": Pair("otr")}, f"Kielak, 2020; {_DOPAMINE}"),
-    "drq": Method({"atari": Pair("drq")}, f"Yarats et al., 2021; {_DOPAMINE}"),
+    "drq": Method(
+        {"dmcontrol": Pair("drq_sac"), "atari": Pair("drq")},
+        f"Yarats et al., ICLR 2021; its released code; {_DOPAMINE}",
+    ),
     "drq_eps": Method({"atari": Pair("drq_eps")}, f"Agarwal et al., 2021; {_DOPAMINE}"),
 }
 
