@@ -8,7 +8,7 @@ of the critic even when an objective is used, and the convolutions of the actor 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.agents.base import (
-    Agent,
     AgentConfig,
     Drawn,
     Generators,
@@ -26,18 +25,16 @@ from maskrl.agents.base import (
     PolicyNetwork,
     Spaces,
     Workload,
-    require_splittable,
 )
+from maskrl.agents.beside import Beside, LearnsBeside
 from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
-from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import ControlEncoder, Encoder, flat
 from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import Host, Needs, ObjectiveConfig, Offers, PolicyBatch, When
-from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
-from maskrl.replay.buffer import Replay
+from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
+from maskrl.objectives.step import AuxiliaryConfig
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 # `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
@@ -102,7 +99,7 @@ class Critic(nn.Module):
         return torch.stack([self.q1(both), self.q2(both)]).squeeze(-1)
 
 
-class SAC(Agent):
+class SAC(LearnsBeside):
     """Built by `SACConfig.build`. `learn` is one round of all that learns, in the order of the released code."""
 
     def __init__(
@@ -112,20 +109,12 @@ class SAC(Agent):
         *,
         target_encoder: Momentum,
         critic: Critic,
-        auxiliary: AuxiliaryStep | None,
-        when: When,
-        every: int,
+        beside: Beside,
         generators: Generators,
         device: torch.device,
     ) -> None:
-        super().__init__(config, policy, generators, device)
+        super().__init__(config, policy, beside, generators, device, once=config.views == 1)
         self.config, self.actor, self.critic, self.target_encoder = config, policy.actor, critic, target_encoder
-        self.auxiliary, self.when, self.every = auxiliary, when, every
-        self.objective = None if auxiliary is None else auxiliary.objective
-        self.needs = Needs() if self.objective is None else self.objective.needs
-        # In place, unless the batch is read again: by the objective, or for another view.
-        once = config.views == 1 and not self.needs.policy_batch
-        self.augment = config.augment.build(generators.augment, inplace=once)
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
         self.target_entropy = -float(self.actor.trunk[-1].out_features // 2)  # type: ignore[operator]
@@ -170,49 +159,14 @@ class SAC(Agent):
             material = (clip, PolicyBatch(batch.obs, obs[0]))
         with self.watch("critic"):
             metrics |= self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
-        metrics |= self._learn_beside("after_critic", *material)
+        metrics |= self.learn_beside("after_critic", *material)
         if self._is_due(config.actor_every):
             with self.watch("actor"):
                 metrics |= self.update_actor_and_temperature(obs[0])
         if self._is_due(config.target_every):
             self.target_encoder.update()
             self.target_critic.update()
-        return Learned(metrics | self._learn_beside("last", *material))
-
-    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
-        config, clips = self.config, self._clips(replay) if update % self.every == 0 else None
-        draw = replay.draw(config.batch_size)
-
-        def read() -> Drawn:
-            clip = None if clips is None else clips()
-            return Drawn(draw, replay.transitions(draw, discount=config.discount), clip).pinned(self.device)
-
-        return read
-
-    def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
-        """Draw clips for the objective, if it needs some; what is returned reads."""
-        steps = self.needs.clip_length
-        if not steps:
-            return None
-        draw = replay.draw(self.config.auxiliary.clips, span=steps, purpose="clips")
-        return lambda: replay.clips(draw, length=steps)
-
-    def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
-        """Optimise the objective, if this is its place in the update and its turn."""
-        if self.auxiliary is None or self.when != place or self.updates % self.every:
-            return {}
-        with self.watch("objective"):
-            return self.auxiliary.learn(clip, batch)
-
-    def update_objective(self, replay: Replay) -> Metrics:
-        if self.auxiliary is None:
-            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
-        batch = None
-        if self.needs.policy_batch:
-            obs = replay.transitions(replay.draw(self.config.batch_size)).to(self.device).obs
-            batch = PolicyBatch(obs, self.augment(obs))
-        clips = self._clips(replay)
-        return self.auxiliary(None if clips is None else clips().to(self.device), batch)
+        return Learned(metrics | self.learn_beside("last", *material))
 
     def update_critic(
         self, obs: Sequence[View], actions: Tensor, rewards: Tensor, next_obs: Sequence[View], discounts: Tensor
@@ -364,23 +318,17 @@ class SACConfig(AgentConfig):
         target_encoder = Momentum(encoder, self.encoder_momentum)
         actor = Actor(encoder, spaces.action_dim, self.hidden, squash=self.encoder.squash).to(device)
         critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
-        generators, auxiliary = Generators(seed, device), None
-        if objective is not None:
-            host = Host(
-                encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, target_encoder=target_encoder,
-                generator=generators.objective,
-            )  # fmt: skip
-            built = objective.build(host).to(device)
-            require_splittable(built, self.micro_batch)
-            auxiliary = AuxiliaryStep(built, self.auxiliary, micro_batch=self.micro_batch_on(device))
+        generators = Generators(seed, device)
+        host = Host(
+            encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, target_encoder=target_encoder,
+            generator=generators.objective,
+        )  # fmt: skip
         return SAC(
             self,
             SACPolicy(encoder, actor, self.augment.crop),
             target_encoder=target_encoder,
             critic=critic,
-            auxiliary=auxiliary,
-            when=(objective and objective.when) or self.offers.places[0],
-            every=1 if objective is None else objective.every,
+            beside=Beside.of(objective, host, self, device),
             generators=generators,
             device=device,
         )

@@ -1,0 +1,109 @@
+"""What agents share whose objective has an optimiser of its own, beside theirs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from maskrl.agents.base import Agent, Drawn, Generators, Metrics, PolicyNetwork, require_splittable
+from maskrl.nn.augment import AugmentConfig
+from maskrl.nn.clip import Clip
+from maskrl.objectives.base import Host, Needs, ObjectiveConfig, Offers, PolicyBatch, When
+from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
+from maskrl.replay.buffer import Replay
+
+
+class BesideConfig(Protocol):
+    """What the config of such an agent has."""
+
+    @property
+    def augment(self) -> AugmentConfig: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def discount(self) -> float: ...
+    @property
+    def auxiliary(self) -> AuxiliaryConfig: ...
+    @property
+    def micro_batch(self) -> int | None: ...
+    @property
+    def offers(self) -> Offers: ...
+    def micro_batch_on(self, device: torch.device) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Beside:
+    """An objective beside an agent."""
+
+    auxiliary: AuxiliaryStep | None = None  # its optimiser; None: there is no objective
+    when: When = "after_critic"
+    every: int = 1  # updates
+
+    @classmethod
+    def of(cls, objective: ObjectiveConfig | None, host: Host, config: BesideConfig, device: torch.device) -> "Beside":
+        if objective is None:
+            return cls()
+        built = objective.build(host).to(device)
+        require_splittable(built, config.micro_batch)
+        step = AuxiliaryStep(built, config.auxiliary, micro_batch=config.micro_batch_on(device))
+        return cls(step, objective.when or config.offers.places[0], objective.every)
+
+
+class LearnsBeside(Agent):
+    """Reads batches and clips, and runs the objective in its place."""
+
+    n_step = 1  # of the returns
+
+    def __init__(
+        self,
+        config: BesideConfig,
+        policy: PolicyNetwork,
+        beside: Beside,
+        generators: Generators,
+        device: torch.device,
+        *,
+        once: bool = True,  # whether an update augments a batch once
+    ) -> None:
+        super().__init__(config, policy, generators, device)  # type: ignore[arg-type]
+        self._beside_config, self.auxiliary, self.when, self.every = config, beside.auxiliary, beside.when, beside.every
+        self.objective = None if beside.auxiliary is None else beside.auxiliary.objective
+        self.needs = Needs() if self.objective is None else self.objective.needs
+        # In place, unless the batch is read again: by the objective, or for another view.
+        self.augment = config.augment.build(generators.augment, inplace=once and not self.needs.policy_batch)
+
+    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
+        config, clips = self._beside_config, self._clips(replay) if update % self.every == 0 else None
+        draw = replay.draw(config.batch_size, span=self.n_step, whole=False)
+
+        def read() -> Drawn:
+            clip = None if clips is None else clips()
+            batch = replay.transitions(draw, n_step=self.n_step, discount=config.discount)
+            return Drawn(draw, batch, clip).pinned(self.device)
+
+        return read
+
+    def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
+        """Draw clips for the objective, if it needs some; what is returned reads."""
+        steps = self.needs.clip_length
+        if not steps:
+            return None
+        draw = replay.draw(self._beside_config.auxiliary.clips, span=steps, purpose="clips")
+        return lambda: replay.clips(draw, length=steps)
+
+    def learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
+        """Optimise the objective, if this is its place in the update and its turn."""
+        if self.auxiliary is None or self.when != place or self.updates % self.every:
+            return {}
+        with self.watch("objective"):
+            return self.auxiliary.learn(clip, batch)
+
+    def update_objective(self, replay: Replay) -> Metrics:
+        if self.auxiliary is None:
+            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
+        batch = None
+        if self.needs.policy_batch:
+            obs = replay.transitions(replay.draw(self._beside_config.batch_size)).to(self.device).obs
+            batch = PolicyBatch(obs, self.augment(obs))
+        clips = self._clips(replay)
+        return self.auxiliary(None if clips is None else clips().to(self.device), batch)
