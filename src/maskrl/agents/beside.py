@@ -1,6 +1,6 @@
 """What agents share whose objective has an optimiser of its own, beside theirs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,3 +107,8 @@ class LearnsBeside(Agent):
             batch = PolicyBatch(obs, self.augment(obs))
         clips = self._clips(replay)
         return self.auxiliary(None if clips is None else clips().to(self.device), batch)
+
+    def pieces(self, n: int) -> Iterator[slice]:
+        """Pieces of a batch small enough for the cache; their gradients add up to the whole batch's."""
+        size = self._beside_config.micro_batch_on(self.device) or n
+        return (slice(start, start + size) for start in range(0, n, size))

@@ -8,7 +8,7 @@ of the critic even when an objective is used, and the convolutions of the actor 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -178,7 +178,7 @@ class SAC(LearnsBeside):
         temperature = self.log_temperature.detach().exp()
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
-        for piece in self._pieces(len(actions)):
+        for piece in self.pieces(len(actions)):
             with torch.no_grad():
                 values = [self._next_value(view[piece].pixels(), temperature) for view in next_obs]
                 target = rewards[piece] + discounts[piece] * (sum(values[1:], values[0]) / len(values))
@@ -204,7 +204,7 @@ class SAC(LearnsBeside):
         temperature = self.log_temperature.exp()
         total, entropy = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["actor"].zero_grad()
-        for piece in self._pieces(n):
+        for piece in self.pieces(n):
             with torch.no_grad():
                 # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
                 features = self.encoder.features(obs[piece].pixels())
@@ -220,11 +220,6 @@ class SAC(LearnsBeside):
         self.optimizers["temperature"].step()
         return {"actor/loss": total, "actor/entropy": entropy, "actor/temperature": temperature.detach()}
 
-    def _pieces(self, n: int) -> Iterator[slice]:
-        """Pieces of a batch small enough for the cache; their gradients add up to the whole batch's."""
-        size = self.config.micro_batch_on(self.device) or n
-        return (slice(start, start + size) for start in range(0, n, size))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ControlEncoderConfig(Config):
@@ -236,6 +231,7 @@ class ControlEncoderConfig(Config):
     convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal"
     linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal"  # MLR's recipes set truncated_normal
     squash: bool = False  # True: a tanh at the end, and in the actor's own layer, too (SAC+AE, DrQ)
+    centre: bool = False  # True: pixels in [-½, ½] (DrQ-v2)
 
     def build(self, obs_shape: tuple[int, int, int]) -> ControlEncoder:
         return ControlEncoder(obs_shape, **vars(self))

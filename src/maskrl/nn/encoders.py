@@ -35,7 +35,7 @@ class Encoder(nn.Module):
 class ControlEncoder(Encoder):
     """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults.
 
-    `squash` adds the tanh that SAC+AE, DrQ and DrQ-v2 have at the end.
+    `squash` adds the tanh that SAC+AE, DrQ and DrQ-v2 have at the end. `centre` subtracts ½ from the pixels, as DrQ-v2 does.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class ControlEncoder(Encoder):
         convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal",
         linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal",
         squash: bool = False,
+        centre: bool = False,
     ) -> None:
         super().__init__()
-        self.latent_dim = latent_dim
+        self.latent_dim, self.centre = latent_dim, centre
         channels = [obs_shape[0], *[filters] * len(strides)]
         kernels = [(3, stride) for stride in strides]
         self.convolutions, self.feature_shape = _convolutions(obs_shape, channels, kernels)
@@ -62,6 +63,7 @@ class ControlEncoder(Encoder):
             truncated_normal_init(self.linear)
 
     def features(self, pixels: Tensor) -> Tensor:
+        pixels = pixels - 0.5 if self.centre else pixels
         maps: Tensor = self.convolutions(pixels.contiguous(memory_format=torch.channels_last))
         return maps
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import pydantic
 
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.sac import SACConfig
 from maskrl.config import Config
@@ -30,7 +31,7 @@ def members_of(union: Any) -> tuple[Any, ...]:
 
 Profile = Literal["paper", "lite"]
 # What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
-AnyAgent = Annotated[SACConfig | RainbowConfig, pydantic.Field(discriminator="kind")]
+AnyAgent = Annotated[SACConfig | RainbowConfig | DrQv2Config, pydantic.Field(discriminator="kind")]
 AnyObjective = Annotated[
     MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig,
     pydantic.Field(discriminator="kind"),
