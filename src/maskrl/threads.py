@@ -11,9 +11,9 @@ import sys
 from maskrl.machine import cores_allowed, physical_cores
 
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # with any of them a user has decided
-# The first is for GNU's OpenMP, which torch has on Linux, the second for LLVM's and Intel's. Most waits are short, and to be woken
-# takes longer: 5000 turns, some microseconds, spare an idle machine most of that, and cost a busy one little. `maskrl bench load
-# --spins 0,1000,20000` measures it.
+# The first is for GNU's OpenMP, which torch has on Linux, the second for LLVM's and Intel's. Most waits are shorter than
+# waking up: 5000 turns spare an idle machine most of that, and cost a busy one little. `maskrl bench load --spins 0,1000,20000`
+# measures it.
 PASSIVE = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "0"}
 # What they do if nobody tells them: spin for some milliseconds, or for 200.
 UNTOLD = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}

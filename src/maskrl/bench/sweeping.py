@@ -1,7 +1,6 @@
 """How many runs a sweep makes in an hour, on one core and on more, and the memory of each: `maskrl bench sweep`."""
 
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -25,7 +24,10 @@ def bench_sweep(name: str, overrides: Sequence[str], *, decisions: int, tell: Te
     time on starting, evaluating and saving than a whole run does. The ideal: n cores make n times the runs of one.
     """
     if sys.platform != "linux":
-        raise RuntimeError("`maskrl bench sweep` gives each sweep its cores by affinity, which only Linux has.")
+        raise RuntimeError(
+            f"`maskrl bench sweep` gives each sweep its cores by affinity, which Linux has and {sys.platform} has not. "
+            "Use `maskrl bench run --side-by-side 2` instead: it needs no affinity."
+        )
     counts = [2**power for power in range(cores_allowed().bit_length()) if 2**power <= cores_allowed()]
     rows: list[Row] = []
     for cores in counts:
@@ -41,6 +43,8 @@ def bench_sweep(name: str, overrides: Sequence[str], *, decisions: int, tell: Te
 
 def _swept(name: str, overrides: tuple[str, ...], decisions: int, cores: int) -> tuple[float, int]:
     """The seconds of a sweep on this many cores, and the bytes of memory that the largest of its runs took."""
+    import resource  # Unix has it
+
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     jobs = expand(
         name, seeds=RUNS * cores, methods=["mlr"], grid=_shortened(name, overrides, decisions), profile="lite"

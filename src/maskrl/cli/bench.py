@@ -102,7 +102,9 @@ def load(
     updates: Annotated[int, typer.Option(metavar="N", min=1, help="Updates in each measurement.")] = 10,
     spins: Annotated[
         str | None,
-        typer.Option(metavar="N,N,…", help="Also with threads that spin for so many turns (GOMP_SPINCOUNT)."),
+        typer.Option(
+            metavar="N,N,…", help="Also try these values of GOMP_SPINCOUNT: turns that a waiting thread spins."
+        ),
     ] = None,
     profile: words.ProfileOption = "lite",
     method: words.MethodOption = None,

@@ -60,6 +60,7 @@ def train(
 ) -> None:
     """Train an agent. The same command again continues the same run from its newest checkpoint."""
     from maskrl.cost.forecast import forecast
+    from maskrl.envs.base import require_extra
     from maskrl.runs.directory import Run, RunError, default_path
     from maskrl.runs.loggers import choose_loggers
     from maskrl.runs.loop import train as run_to_the_end
@@ -74,6 +75,8 @@ def train(
         raise Refusal(f"{path} is a file. Choose another --run-dir.")
     with refusing(ValueError, ModuleNotFoundError):
         makers = choose_loggers(names)
+        if video:  # before hours of training, not after them
+            require_extra("PIL", "video")
     with refusing(RunError, OSError):
         run = Run.create(path, chosen) if (path / "recipe.json").exists() else None
     if run is not None and run.status == "done":
