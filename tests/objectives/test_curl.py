@@ -123,7 +123,7 @@ def test_the_recipe_has_its_authors_values():
     assert (auxiliary.learning_rate, auxiliary.schedule, auxiliary.max_grad_norm) == (2e-4, "constant", None)
     assert find("dmcontrol/walker-walk", "paper", "curl").agent.auxiliary.learning_rate == 1e-3
     # On the Baseline's network it is another system, with a name of its own.
-    assert find("dmcontrol/cheetah-run", "paper", objective="curl").method == "sac+curl"
+    assert find("dmcontrol/cheetah-run", "paper", objective="curl").method == "curl64"
 
 
 def test_rainbow_does_not_run_it_last():

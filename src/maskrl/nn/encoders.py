@@ -73,7 +73,10 @@ class ControlEncoder(Encoder):
 
 
 class NatureEncoder(Encoder):
-    """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation."""
+    """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation.
+
+    Without `renormalise` the map stays as it is (CURL). `dropout` follows every convolution in training (SPR without augmentation).
+    """
 
     def __init__(
         self,
@@ -83,11 +86,13 @@ class NatureEncoder(Encoder):
         kernels: Sequence[int] = (8, 4, 3),
         strides: Sequence[int] = (4, 2, 1),
         epsilon: float = 1e-5,
+        renormalise: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon, self.renormalise = epsilon, renormalise
         self.convolutions, self.feature_shape = _convolutions(
-            obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True))
+            obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True)), dropout
         )
         self.latent_dim = math.prod(self.feature_shape)
         channels, height, width = self.feature_shape
@@ -99,6 +104,8 @@ class NatureEncoder(Encoder):
 
     def embed(self, features: Tensor) -> Tensor:
         units = flat(features)
+        if not self.renormalise:
+            return units
         low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
         # The released code divides by zero when every unit of a map is dead; the epsilon makes that a zero vector.
         return (units - low) / (high - low + self.epsilon)
@@ -110,13 +117,17 @@ def flat(features: Tensor) -> Tensor:
 
 
 def _convolutions(
-    obs_shape: tuple[int, int, int], channels: Sequence[int], kernels: Sequence[tuple[int, int]]
+    obs_shape: tuple[int, int, int],
+    channels: Sequence[int],
+    kernels: Sequence[tuple[int, int]],
+    dropout: float = 0.0,
 ) -> tuple[Convolutions, tuple[int, int, int]]:
     """Unpadded convolutions with a ReLU after each, and the shape of the map they make of one observation."""
     layers: list[nn.Module] = []
     _, height, width = obs_shape
     for fan_in, fan_out, (kernel, stride) in zip(channels[:-1], channels[1:], kernels, strict=True):
         layers += [nn.Conv2d(fan_in, fan_out, kernel, stride), nn.ReLU(inplace=True)]
+        layers += [nn.Dropout(dropout)] if dropout else []
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     if height < 1 or width < 1:
         raise ValueError(

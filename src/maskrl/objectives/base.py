@@ -275,6 +275,11 @@ class ObjectiveConfig(Config):
         super().__post_init__()
         self.require_positive("weight", "every")
 
+    @property
+    def name(self) -> str:
+        """What a method with it is called by."""
+        return self.kind
+
     # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
     linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
 
@@ -328,7 +333,7 @@ def on_host(objective: Built, host: Host) -> Built:
 def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:
     """Refuse an objective whose views have another size than the agent's: one encoder sees both."""
     size, crop = env.size, agent.augment.crop
-    if (objective.crop or size) != (crop or size):
+    if objective.side(size) != (crop or size):
         raise ValueError(
             f"objective.augment.crop={objective.crop} and agent.augment.crop={crop} must be the same: one encoder sees both."
         )

@@ -8,7 +8,7 @@ import torch
 
 from maskrl.envs.atari import normalise
 from maskrl.recipes import ablations, atari, dmcontrol, toy
-from maskrl.recipes.methods import METHODS, Method, Pair
+from maskrl.recipes.methods import METHODS, TOYS, Method, Pair
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
@@ -52,7 +52,7 @@ def find(
     _require("profile", profile, ["auto", *get_args(Profile)])
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
-    pair = _pair(name, suite, method, agent, objective)
+    pair = _pair(name, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
         _require("agent", pair.agent, agents)
@@ -74,7 +74,7 @@ def _suite_and_task(name: str) -> tuple[str, str]:
     return suite, name.partition("/")[2]
 
 
-def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
+def _pair(name: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
     """What was asked for as a pair, if it can be had on this suite."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
@@ -84,14 +84,23 @@ def _pair(name: str, suite: str, method: str | None, agent: str | None, objectiv
     if agent is not None or objective is not None:
         return Pair(agent, {None: "mlr", "none": None}.get(objective, objective))
     _require("method", method or "mlr", METHODS)
-    known = METHODS[method or "mlr"]
-    if suite not in known.pairs:
-        there = [other for other, chosen in METHODS.items() if suite in chosen.pairs]
+    pair = pair_on(name, method or "mlr")
+    if pair is None:
+        there = [other for other in METHODS if pair_on(name, other) is not None]
         raise ValueError(
-            f"method {method!r} is published for {' and '.join(known.suites)}, not for {name}. "
+            f"method {method!r} is published for {' and '.join(METHODS[method or 'mlr'].suites)}, not for {name}. "
             f"Choose one of {', '.join(there)}."
         )
-    return known.pairs[suite]
+    return pair
+
+
+def pair_on(name: str, method: str) -> Pair | None:
+    """The halves of a method on a recipe's suite; None if it cannot be had there. Toys have small values for some."""
+    suite = name.partition("/")[0]
+    pair = METHODS[method].pairs.get(TOYS.get(name, suite))
+    if pair is None or (suite == "toy" and pair.agent is not None and pair.agent not in toy.AGENTS):
+        return None
+    return pair
 
 
 def published_for(recipe: Recipe, frames: int) -> PublishedScore | None:

@@ -4,6 +4,7 @@ Values that are not set here are the defaults of the configs; `maskrl.recipes.so
 """
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,10 +12,11 @@ from maskrl.agents.rainbow import RainbowConfig
 from maskrl.envs.atari import Atari, normalise
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.published import published_scores
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
 
@@ -23,6 +25,9 @@ GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if sc
 
 # Paper, Table 13: "their MLR losses are relatively smaller than the rest".
 WEIGHT_5 = ("pong", "up_n_down")
+
+# CURL's released code has a hundredth of its loss in these.
+LITTLE_CURL = ("pong", "boxing", "private_eye", "freeway")
 
 # The masked branch as the released code has it: nothing but its own scores speaks for these (docs/fidelity.md).
 RELEASED_MLR = MLRConfig(
@@ -55,6 +60,19 @@ LITE: tuple[str, ...] = (
 AGENTS: dict[str, tuple[str, ...]] = {
     "rainbow": (),
     "spr_rainbow": ("agent.noisy_std=0.5",),
+    # SPR without augmentation: dropout in its place, and slow copies that follow slowly.
+    "spr_dropout": (
+        *("agent.noisy_std=0.5", "agent.encoder.dropout=0.5", "agent.augment.shift=none", "agent.augment.intensity=0"),
+        *("objective.augment.shift=none", "objective.augment.intensity=0", "objective.momentum=0.99"),
+    ),
+    # CURL's own Rainbow, with its own start of a game.
+    "curl_rainbow": (
+        *("env.noops=29", "env.least_noops=0", "env.shrink_first=true", "agent.encoder.filters=32,64"),
+        *("agent.encoder.kernels=5,5", "agent.encoder.strides=5,5", "agent.encoder.renormalise=false"),
+        *("agent.warmup_decisions=1600", "agent.updates_per_decision=1", "agent.n_step=20", "agent.target_every=2000"),
+        *("agent.augment.shift=none", "agent.augment.intensity=0", "agent.priority=cross_entropy"),
+        *("agent.stratified=true", "agent.correction_updates=98400"),
+    ),
     "der": (
         *("agent.hidden=512", "agent.warmup_decisions=1600", "agent.updates_per_decision=1", "agent.target_every=2000"),
         *(
@@ -107,7 +125,17 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
         "ramp_start": agent.warmup_decisions,
         "ramp_stride": 1 / agent.updates_per_decision,
     }
-    return {"mlr": mlr, "spr": spr, "playvirtual": PlayVirtualConfig(**virtual | ramp)}
+    curl = CURLConfig(
+        weight=0.01 if normalise(task) in LITTLE_CURL else 1.0,
+        when=None,
+        augment=AugmentConfig(crop=80, enlarge=84, intensity=0.0),
+        shares_view=False,
+        head=(256, 128),
+        momentum=0.999,
+        scale=0.1,
+        joins_priorities=True,
+    )
+    return {"mlr": mlr, "curl": curl, "spr": spr, "playvirtual": PlayVirtualConfig(**virtual | ramp)}
 
 
 @cache  # a sweep asks for the same ones over and over
@@ -117,8 +145,8 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
     plain = with_objective(_with_mlr(normalise(task), profile), chosen)
     if agent in (None, "rainbow"):
         return plain
-    preset = [*AGENTS[agent], f"preset={agent}"]
-    return with_overrides(plain, [*preset, *_in_a_tenth(preset)] if profile == "lite" else preset)
+    preset = [*AGENTS[agent], *(_in_a_tenth(AGENTS[agent]) if profile == "lite" else [])]
+    return with_overrides(with_known(plain, preset), [f"preset={agent}"])
 
 
 @cache
@@ -136,7 +164,7 @@ def _with_mlr(task: str, profile: Profile) -> Recipe:
     return with_overrides(full, LITE) if profile == "lite" else full
 
 
-def _in_a_tenth(preset: list[str]) -> list[str]:
+def _in_a_tenth(preset: Sequence[str]) -> list[str]:
     """What a preset counts in decisions or updates of the paper's budget, for the lite profile's tenth of it."""
     counts = (line.split("=") for line in preset)
     scaled = ("agent.warmup_decisions", "agent.epsilon_decisions", "agent.correction_updates")

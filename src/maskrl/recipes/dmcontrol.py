@@ -4,10 +4,14 @@ Values that are not set here are the defaults of the configs, which are the pape
 every one.
 """
 
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
+from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
 from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.curl import CURLConfig
@@ -15,7 +19,7 @@ from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.mooss import MOOSSConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
 
 # Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
@@ -73,6 +77,27 @@ OTHER_TASKS = (
 )
 
 
+# DrQ-v2's own settings of tasks: over how many decisions σ falls, and what else differs. Other tasks have those of medium ones.
+EASY, MEDIUM, HARD = 100_000, 500_000, 2_000_000
+DRQV2_NOISE = {
+    **dict.fromkeys(("cartpole-balance", "cartpole-balance_sparse", "cartpole-swingup", "ball_in_cup-catch"), EASY),
+    **dict.fromkeys(("finger-spin", "hopper-stand", "pendulum-swingup", "walker-stand", "walker-walk"), EASY),
+    **dict.fromkeys(("humanoid-stand", "humanoid-walk", "humanoid-run"), HARD),
+}
+DRQV2_TASKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("walker-stand", "walker-walk", "walker-run"), ("agent.n_step=1", "agent.batch_size=512")),
+    **dict.fromkeys(
+        ("humanoid-stand", "humanoid-walk", "humanoid-run"),
+        ("agent.learning_rate=8e-5", "agent.encoder.latent_dim=100"),
+    ),
+    **dict.fromkeys(("quadruped-walk", "quadruped-escape", "quadruped-fetch"), ("env.camera=2",)),
+    "quadruped-run": ("env.camera=2", "replay.capacity=100000"),
+}
+_DRQV2 = (
+    *("env.size=84", "env.action_repeat=2", "replay.capacity=1000000", "evaluation.every=10000"),
+    "agent.noise_decisions={noise}",
+)
+
 # Named values of the agent, by what differs from the paper's SAC. {learning_rate} is the task's.
 AGENTS: dict[str, tuple[str, ...]] = {
     "sac": (),
@@ -106,6 +131,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.encoder.filters=32", "agent.encoder.squash=true", "agent.encoder_momentum=0.99"),
         *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
     ),
+    "drqv2": _DRQV2,
+    # Ours, for little data: noise falls over half of the decisions, and every decision is followed by an update.
+    "drqv2-100k": (*_DRQV2[:-1], "agent.noise_decisions={half}", "agent.updates_per_decision=1"),
 }
 
 
@@ -137,15 +165,51 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
 @cache  # a sweep asks for the same ones over and over
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A task of the suite as the paper ran it, or scaled to a laptop; with one of the objectives, or as the agent alone."""
-    chosen = None if objective is None else objectives(task, profile)[objective]
-    plain = with_objective(_with_mlr(task, profile), chosen)
-    if agent in (None, "sac"):
-        return plain
-    values = [line.format(learning_rate=plain.agent.learning_rate) for line in AGENTS[agent]]
-    if profile == "lite":  # its sizes stay what they are; what a method leaves out is left out
-        sizes = {line.partition("=")[0] for line in LITE}
+    plain = with_objective(_with_mlr(task, profile), None)
+    if agent not in (None, "sac"):
+        plain = _with_agent(plain, agent)
+    chosen = None if objective is None else suited(objectives(task, profile)[objective], plain)
+    return with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
+
+
+def _with_agent(plain: Recipe, agent: str) -> Recipe:
+    """The recipe with named values of an agent, whose sizes the lite profile keeps as they are."""
+    task, is_lite = plain.name.partition("/")[2], plain.profile == "lite"
+    learning_rate, values = plain.agent.learning_rate, [*AGENTS[agent]]
+    if agent.startswith("drqv2"):
+        plain = replace(plain, agent=_drqv2(is_lite))
+        values += DRQV2_TASKS.get(task, ())
+    if is_lite:  # what a method leaves out is left out
+        sizes = {"replay.capacity", *(line.partition("=")[0] for line in LITE)}
         values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
-    return with_overrides(plain, [*values, f"preset={agent}"])
+    half = plain.frames // (2 * 2)  # of the decisions at DrQ-v2's action repeat
+    told = {"learning_rate": learning_rate, "noise": DRQV2_NOISE.get(task, MEDIUM), "half": half}
+    return with_overrides(with_known(plain, [line.format(**told) for line in values]), [f"preset={agent}"])
+
+
+def _drqv2(is_lite: bool) -> DrQv2Config:
+    if not is_lite:
+        return DrQv2Config()
+    encoder = replace(DrQv2Config().encoder, strides=(2, 2, 1))
+    return DrQv2Config(
+        encoder=encoder,
+        hidden=256,
+        augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
+        warmup_decisions=1000,
+        batch_size=128,
+        auxiliary=replace(DrQv2Config().auxiliary, clips=8),
+    )
+
+
+def suited(objective: AnyObjective, recipe: Recipe, patch: int = 12) -> AnyObjective:
+    """The objective with views as large as those of the recipe's agent."""
+    agent, changes = recipe.agent.augment, dict[str, Any]()
+    views = getattr(objective, "augment", None)
+    if views is not None and views.enlarge is None and views.crop != agent.crop:
+        changes["augment"] = replace(views, crop=agent.crop, shift=agent.shift)
+        if isinstance(objective, MLRConfig):  # its cubes lie in whole frames: as on Atari, whose frames are as large
+            changes["mask"] = replace(objective.mask, cube=(objective.mask.cube[0], patch, patch))
+    return replace(objective, **changes)
 
 
 @cache

@@ -24,16 +24,23 @@ class Method(NamedTuple):
 
 _MLR = "Yu et al., NeurIPS 2022"
 _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
+SUITES = ("dmcontrol", "atari")
+
+# The suite whose methods a toy has, as far as there are small values for them.
+TOYS = {"toy/reach": "dmcontrol", "toy/catch": "atari"}
 
 
 def _everywhere(pair: Pair) -> dict[str, Pair]:
-    return dict.fromkeys(("dmcontrol", "atari", "toy"), pair)
+    return dict.fromkeys(SUITES, pair)
 
 
 METHODS: dict[str, Method] = {
     "mlr": Method(_everywhere(Pair(None, "mlr")), _MLR),
     "baseline": Method(_everywhere(Pair(None)), f"{_MLR}: the agent alone, with augmentation"),
-    "curl": Method({"dmcontrol": Pair("curl_sac", "curl")}, "Laskin et al., ICML 2020; its released code"),
+    "curl": Method(
+        {"dmcontrol": Pair("curl_sac", "curl"), "atari": Pair("curl_rainbow", "curl")},
+        "Laskin et al., ICML 2020; its released code",
+    ),
     "curl64": Method(
         {"dmcontrol": Pair(None, "curl")}, "CURL on the Baseline's network, as the code released with MLR has it"
     ),
@@ -43,6 +50,7 @@ METHODS: dict[str, Method] = {
         {"dmcontrol": Pair("playvirtual_sac", "spr"), "atari": Pair("spr_rainbow", "spr")},
         "Schwarzer et al., ICLR 2021; its released code, and on DMControl that of PlayVirtual (mode fp)",
     ),
+    "spr_dropout": Method({"atari": Pair("spr_dropout", "spr")}, "SPR without augmentation; its released code"),
     "spr_mean": Method(
         {"dmcontrol": Pair("spr_mean_sac", "spr")}, "the other SPR in PlayVirtual's repository (spr_sac)"
     ),
@@ -51,6 +59,8 @@ METHODS: dict[str, Method] = {
         "Yu et al., NeurIPS 2021; its released code",
     ),
     "mooss": Method({"dmcontrol": Pair("mooss_sac", "mooss")}, "Sun et al., WACV 2025; its released code"),
+    "drqv2": Method({"dmcontrol": Pair("drqv2")}, "Yarats et al., ICLR 2022; its released code"),
+    "drqv2-100k": Method({"dmcontrol": Pair("drqv2-100k")}, "ours: DrQ-v2 with less noise and more updates"),
     "der": Method({"atari": Pair("der")}, f"van Hasselt et al., 2019; {_DOPAMINE}"),
     "otr": Method({"atari": Pair("otr")}, f"Kielak, 2020; {_DOPAMINE}"),
     "drq": Method(
@@ -64,9 +74,11 @@ METHODS: dict[str, Method] = {
 QUOTED = ("PlaNet", "Dreamer", "SLAC", "SimPLe")
 
 
-def name_of(agent: str | None, kind: str, objective: str | None) -> str:
-    """The method with this pair, or a name made of both. `kind` stands for the suite's own agent."""
+def name_of(recipe: str, agent: str | None, kind: str, objective: str | None) -> str:
+    """The method with this pair on the suite of a recipe, or a name made of both. `kind` stands for the suite's own agent."""
+    suite = TOYS.get(recipe, recipe.partition("/")[0])
     for name, method in METHODS.items():
-        if Pair(agent, objective) in method.pairs.values():
+        pairs = [method.pairs.get(suite)] if suite in SUITES else method.pairs.values()
+        if Pair(agent, objective) in pairs:
             return name
     return "+".join(filter(None, (agent or kind, objective)))

@@ -68,6 +68,14 @@ def with_overrides(
     return changed
 
 
+def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Recipe:
+    """The recipe with those overrides whose paths it has and that begin with `of`."""
+    known = dict(tree_leaves("", asdict(recipe)))
+    return with_overrides(
+        recipe, [line for line in overrides if line.startswith(of) and line.partition("=")[0] in known]
+    )
+
+
 class _Override(NamedTuple):
     text: str  # as typed
     path: tuple[str, ...]  # empty: there was no path

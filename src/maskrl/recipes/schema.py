@@ -132,7 +132,8 @@ class Recipe(Config):
     @property
     def method(self) -> str:
         """What a report calls it: the published name of this pair of agent and objective, or "agent+objective"."""
-        return methods.name_of(self.preset, self.agent.kind, None if self.objective is None else self.objective.kind)
+        objective = None if self.objective is None else self.objective.name
+        return methods.name_of(self.name, self.preset, self.agent.kind, objective)
 
     def _check_times(self) -> None:
         repeat = self.env.action_repeat

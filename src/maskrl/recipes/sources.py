@@ -25,7 +25,7 @@ class Explanation(NamedTuple):
 
 @cache
 def sources_of(kind: str) -> dict[str, Source]:
-    """Path → source: of "dmcontrol"; where "atari" has another one, or a value of its own; and of an objective by its kind."""
+    """Path → source: of "dmcontrol"; where "atari" has another one; and by the kind of an objective or agent."""
     table = [row for row in rows_of("values") if row["of"] == kind]
     return {row["path"]: Source(row["source"], row["disagrees"] or None) for row in table}
 
@@ -40,6 +40,17 @@ BY_TASK = (
 )
 
 
+def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
+    """Of all paths of a recipe: the suite's, but for an objective or an agent that is not the paper's."""
+    known = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {})
+    objective = "mlr" if recipe.objective is None else recipe.objective.kind
+    for part, kind in (("objective.", objective), ("agent.", recipe.agent.kind)):
+        own = sources_of(kind) | (sources_of(f"{kind}/atari") if on_atari else {})
+        if own:
+            known = {path: source for path, source in known.items() if not path.startswith(part)} | own
+    return known
+
+
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
     suite, task = recipe.name.split("/")
@@ -47,7 +58,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
     # The toys are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, on_atari = suite == "toy", like.startswith("atari/")
-    sources = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {}) | sources_of(objective or "none")
+    sources = _sources(recipe, on_atari)
     of_suite = atari if on_atari else dmcontrol
     # Values of one's own have no recipe to be compared with: they are overrides of the suite's.
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
@@ -57,6 +68,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
     )
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
     usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
+    plain = leaves(of_suite.recipe(like.partition("/")[2], "paper", None, pair[1]))
     preset = {line.partition("=")[0] for line in of_suite.AGENTS.get(recipe.preset or "", ())}
     presets = {pair.agent: method.source for method in reversed(METHODS.values()) for pair in method.pairs.values()}
     preset_source = presets.get(recipe.preset, "ours")
@@ -74,6 +86,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"lite profile: scaled to a CPU; the paper profile has {as_override(paper.get(path))}"
         elif path in preset:
             ours = f"{recipe.preset}: {preset_source}"
+        elif pair[0] is not None and path.startswith("objective.") and value != plain.get(path):
+            ours = f"{recipe.preset}: as the agent's own"
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
         elif path in BY_TASK and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
