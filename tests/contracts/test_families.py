@@ -28,7 +28,7 @@ from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mooss import MOOSSConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.schema import AnyAgent, AnyObjective, members_of
+from maskrl.recipes.schema import AnyAgent, AnyObjective, TwoObjectives, members_of
 from maskrl.testing import check_agent, check_env, check_objective
 
 # ── Objectives ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -44,6 +44,9 @@ OBJECTIVES: list[ObjectiveConfig] = [
     SPRConfig(steps=2, hidden=8, augment=CROPPED, projection="q", prediction="linear", shares_view=True),
     PlayVirtualConfig(steps=3, hidden=8, head_width=8, augment=CROPPED, cycle_steps=2, cycles=2),
     MOOSSConfig(clip_length=8, mask=WALK, augment=CROPPED, heads=2, head_width=8, levels=3),
+    TwoObjectives(
+        first=tiny_mlr(weight=0.5), second=SPRConfig(steps=3, hidden=8, head_width=8, augment=CROPPED, weight=2.0)
+    ),
 ]
 
 

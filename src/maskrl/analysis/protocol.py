@@ -63,7 +63,7 @@ def method_of(recipe: Recipe) -> str:
     So runs that compute something else are never averaged as if they were seeds of one method.
     """
     named = named_recipe(
-        recipe.name, recipe.profile, recipe.preset, recipe.objective.kind if recipe.objective else "none"
+        recipe.name, recipe.profile, recipe.preset, recipe.objective.name if recipe.objective else "none"
     )
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]

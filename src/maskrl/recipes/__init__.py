@@ -46,7 +46,7 @@ def find(
     """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without.
 
     `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
-    no objective.
+    no objective and "mlr+spr" is two at once.
     """
     suite, task = _suite_and_task(name)
     _require("profile", profile, ["auto", *get_args(Profile)])
@@ -56,8 +56,11 @@ def find(
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
         _require("agent", pair.agent, agents)
-    if pair.objective is not None:
-        _require("objective", pair.objective, ["none", *objectives])
+    names = pair.objective.split("+") if pair.objective is not None else []
+    for one in names:
+        _require("objective", one, ["none", *objectives] if len(names) == 1 else objectives)
+    if len(names) > 2:
+        raise ValueError(f"objective {pair.objective!r}: at most two objectives learn at once, such as mlr+spr.")
     chosen: Recipe = SUITES[suite].recipe(task, profile, pair.agent, pair.objective)
     return chosen
 

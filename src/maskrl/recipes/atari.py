@@ -18,7 +18,7 @@ from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.published import published_scores
-from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # The benchmark: those of which the paper has scores.
 GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if score.task.startswith("atari/")))
@@ -141,7 +141,7 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
 @cache  # a sweep asks for the same ones over and over
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A game as the paper ran it, or scaled to a laptop; with one of the objectives or none, by Rainbow or a relative."""
-    chosen = None if objective is None else objectives(task, profile)[objective]
+    chosen = None if objective is None else objective_named(objective, objectives(task, profile))
     plain = with_objective(_with_mlr(normalise(task), profile), chosen)
     if agent in (None, "rainbow"):
         return plain

@@ -20,7 +20,7 @@ from maskrl.objectives.mooss import MOOSSConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes.overrides import with_known, with_overrides
-from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
 PAPER_TASKS: dict[str, tuple[str, ...]] = {
@@ -168,7 +168,8 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
     plain = with_objective(_with_mlr(task, profile), None)
     if agent not in (None, "sac"):
         plain = _with_agent(plain, agent)
-    chosen = None if objective is None else suited(objectives(task, profile)[objective], plain)
+    known = {name: suited(known, plain) for name, known in objectives(task, profile).items()}
+    chosen = None if objective is None else objective_named(objective, known)
     return with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
 
 

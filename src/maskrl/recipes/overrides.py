@@ -16,6 +16,7 @@ from maskrl.recipes.schema import (
     Recipe,
     UnknownObjective,
     as_override,
+    objective_named,
     tree_leaves,
     with_objective,
 )
@@ -90,11 +91,12 @@ class _Override(NamedTuple):
 def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]) -> Recipe:
     if override.value.lower() in ("none", "null"):
         return with_objective(recipe, None)
-    if override.value not in named:
+    names = override.value.split("+")
+    if len(names) > 2 or any(name not in named for name in names):
         raise ValueError(
             f"{override.text}: expected {_choices(['none', *named])}{_did_you_mean(override.value, named)}"
         )
-    return with_objective(recipe, named[override.value])
+    return with_objective(recipe, objective_named(override.value, named))
 
 
 def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> None:

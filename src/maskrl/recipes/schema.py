@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
@@ -15,6 +15,7 @@ from maskrl.config import Config
 from maskrl.envs import AnyEnv
 from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig
+from maskrl.objectives.both import BothConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.mooss import MOOSSConfig
@@ -32,8 +33,22 @@ def members_of(union: Any) -> tuple[Any, ...]:
 Profile = Literal["paper", "lite"]
 # What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
 AnyAgent = Annotated[SACConfig | RainbowConfig | DrQv2Config, pydantic.Field(discriminator="kind")]
-AnyObjective = Annotated[
+OneObjective = Annotated[
     MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig,
+    pydantic.Field(discriminator="kind"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoObjectives(BothConfig):
+    """Two of them at once."""
+
+    first: OneObjective
+    second: OneObjective
+
+
+AnyObjective = Annotated[
+    MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig | TwoObjectives,
     pydantic.Field(discriminator="kind"),
 ]
 OBJECTIVE_KINDS = tuple(member.kind for member in members_of(AnyObjective))
@@ -178,6 +193,17 @@ class UnknownObjective(ObjectiveConfig):
             f"objective {self.kind} is not one of maskrl's own, so its code is not here. Call maskrl.train(recipe) from the "
             "program that defines it."
         )
+
+
+def objective_named(name: str, known: Mapping[str, AnyObjective]) -> AnyObjective:
+    """One of the known objectives, or two of them at once: "mlr+spr"."""
+    parts = [known[part] for part in name.split("+")]
+    if len(parts) == 1:
+        return parts[0]
+    first, second = (replace(part, when=None, every=1) for part in parts)
+    places = [part.when for part in parts if part.when is not None]
+    every = max(part.every for part in parts)
+    return TwoObjectives(first=first, second=second, when=places[0] if places else None, every=every)
 
 
 def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:

@@ -43,18 +43,29 @@ BY_TASK = (
 def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
     """Of all paths of a recipe: the suite's, but for an objective or an agent that is not the paper's."""
     known = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {})
-    objective = "mlr" if recipe.objective is None else recipe.objective.kind
-    for part, kind in (("objective.", objective), ("agent.", recipe.agent.kind)):
-        own = sources_of(kind) | (sources_of(f"{kind}/atari") if on_atari else {})
-        if own:
-            known = {path: source for path, source in known.items() if not path.startswith(part)} | own
+
+    def own(kind: str) -> dict[str, Source]:
+        return sources_of(kind) | (sources_of(f"{kind}/atari") if on_atari else {})
+
+    parts = [] if recipe.objective is None else recipe.objective.name.split("+")
+    if len(parts) == 2:
+        both = {
+            f"objective.{name}": Source("ours: two objectives at once") for name in ("kind", "weight", "every", "when")
+        }
+        for place, kind in zip(("first", "second"), parts, strict=True):
+            of_part = {path: source for path, source in known.items() if path.startswith("objective.")} | own(kind)
+            both |= {path.replace("objective.", f"objective.{place}."): source for path, source in of_part.items()}
+        return known | both | own(recipe.agent.kind)
+    for part, kind in (("objective.", "".join(parts)), ("agent.", recipe.agent.kind)):
+        if found := own(kind):
+            known = {path: source for path, source in known.items() if not path.startswith(part)} | found
     return known
 
 
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
     suite, task = recipe.name.split("/")
-    objective = None if recipe.objective is None else recipe.objective.kind
+    objective = None if recipe.objective is None else recipe.objective.name
     # The toys are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, on_atari = suite == "toy", like.startswith("atari/")
@@ -64,7 +75,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
     pair = (
         recipe.preset if recipe.preset in of_suite.AGENTS else None,
-        objective if objective in known else None,
+        objective if objective is None or {*objective.split("+")} <= {*known} else None,
     )
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
     usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))

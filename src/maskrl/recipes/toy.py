@@ -17,7 +17,7 @@ from maskrl.objectives.spr import SPRConfig
 from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes import atari, dmcontrol
 from maskrl.recipes.overrides import with_known, with_overrides
-from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 TASKS = ("reach", "catch")
 
@@ -85,7 +85,8 @@ def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objec
         full = replace(full, agent=DRQV2) if agent == "drqv2" else full
         lines = [line.format(learning_rate=full.agent.learning_rate) for line in AGENTS[agent]]
         full = with_overrides(with_known(full, lines), [f"preset={agent}"])
-    chosen = None if objective is None else dmcontrol.suited(objectives(task)[objective], full, patch=8)
+    known = {name: dmcontrol.suited(known, full, patch=8) for name, known in objectives(task).items()}
+    chosen = None if objective is None else objective_named(objective, known)
     return with_known(with_objective(full, chosen), AGENTS[agent or full.agent.kind], of="objective.")
 
 
