@@ -1,3 +1,4 @@
+import copy
 import math
 import re
 
@@ -129,7 +130,7 @@ def test_the_second_adam_is_saved_and_goes_on():
     step(tiny_clip())
     twin.objective.host.encoder.load_state_dict(step.objective.host.encoder.state_dict())
     twin.objective.host.q_projection.load_state_dict(step.objective.host.q_projection.state_dict())
-    twin.load_state_dict(step.state_dict())
+    twin.load_state_dict(copy.deepcopy(step.state_dict()))
     clip = tiny_clip()
     for each in (step, twin):
         torch.manual_seed(6)

@@ -33,8 +33,20 @@ def task_of(recipe: Recipe) -> str:
 
 
 def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Protocol:
-    """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it."""
+    """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it.
+
+    What a published system sets of the environment, such as the size of a frame, is its own choice: there the suite's value stands.
+    """
     from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
+    if recipe.preset is not None:
+        own, suites = (named_recipe(recipe.name, recipe.profile, agent, "none") for agent in (recipe.preset, None))
+        if own is not None and suites is not None:
+            chosen, usual = leaves(own), leaves(suites)
+            from_recipe |= {
+                path: usual[path]
+                for path, value in from_recipe.items()
+                if path.startswith("env.") and value == chosen.get(path) and path in usual
+            }
     return from_recipe | {name: value for name, value in (versions or {}).items() if name in recipe.env.packages}
 
 

@@ -5,7 +5,8 @@ and back again with the same actions in reverse order: what comes out must match
 rewards and no true next states, so they cost no data. Their weight rises over the first 50 000 frames (Atari: decisions), when the
 models are not good enough yet to close a cycle.
 
-Departures from the released code (docs/fidelity.md has them with their reasons): those of SPR. The ramp counts updates, as an
+Departures from the released code (docs/fidelity.md has them with their reasons): those of SPR. Cycles count wherever they begin,
+where the released Atari code leaves out those that begin at the last step of an episode. The ramp counts updates, as an
 objective knows no steps of the environment. The recipe says at which step the first update is made, and how many lie between two.
 """
 

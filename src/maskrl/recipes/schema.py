@@ -201,6 +201,8 @@ def objective_named(name: str, known: Mapping[str, AnyObjective]) -> AnyObjectiv
     if len(parts) == 1:
         return parts[0]
     first, second = (replace(part, when=None, every=1) for part in parts)
+    assert not isinstance(first, TwoObjectives)
+    assert not isinstance(second, TwoObjectives)
     places = [part.when for part in parts if part.when is not None]
     every = max(part.every for part in parts)
     return TwoObjectives(first=first, second=second, when=places[0] if places else None, every=every)
