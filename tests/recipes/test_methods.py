@@ -161,3 +161,27 @@ def test_an_objective_that_needs_what_the_agent_does_not_offer_is_refused():
         resolve(WALKER, ["objective.projection=q"], profile="lite")
     drawn = resolve(WALKER, ["objective.projection=q", "objective.reconstruct=pixels"], profile="lite")
     assert drawn.objective.needs.q_projection is False  # pixels have no projection
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "override", "message"),
+    [
+        ("toy/reach", "curl", "agent.batch_size=1", "compares at least 2 of a batch"),
+        ("toy/reach", "mooss", "agent.auxiliary.clips=1", "compares at least 2 of a batch"),
+        ("toy/catch", "curl", "agent.clips=1", "compares at least 2 of a batch"),
+        (WALKER, "spr", "objective.transition=map", r"needs latent maps, .*agent sac.*: objective\.transition=vector"),
+        (WALKER, "playvirtual", "objective.projection=q", r"needs q projection, .*: objective\.projection=mlp"),
+        (WALKER, "playvirtual", "objective.cycles=0", "must be positive"),
+        (WALKER, "mooss", "objective.levels=17", "a clip of 16 steps has no states so far apart"),
+        (WALKER, "spr", "objective.augment.crop=80", "must be the same"),
+        (WALKER, "drq", "agent.views=0", "must be positive"),
+        (WALKER, "sac_ae", "agent.burst=-1", "must be at least 0"),
+        (PONG, "curl", "objective.momentum=1", r"must be in \[0, 1\)"),
+        (PONG, "spr", "agent.encoder.dropout=1", r"must lie in \[0, 1\)"),
+        (PONG, "baseline", "agent.stratified=yes", "true or false"),
+        (PONG, "drq", "agent.stratified=true", "priority_exponent is None"),
+    ],
+)
+def test_a_value_that_would_fail_at_the_first_update_is_refused(name: str, method: str, override: str, message: str):
+    with pytest.raises(ValueError, match=f"^{override}: .*{message}"):
+        resolve(name, [override], profile="paper", method=method)

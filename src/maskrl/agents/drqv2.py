@@ -172,7 +172,9 @@ def _encoder() -> ControlEncoderConfig:
 class DrQv2Config(AgentConfig):
     """The authors' values for easy tasks; `recipes.dmcontrol` has those of the others."""
 
-    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection", "target_encoder"))
+    offers: ClassVar[Offers] = Offers(
+        places=("after_critic", "last"), lacks=("q_projection", "target_encoder", "latent_maps")
+    )
 
     kind: Literal["drqv2"] = "drqv2"
     encoder: ControlEncoderConfig = field(default_factory=_encoder)

@@ -241,7 +241,7 @@ class ControlEncoderConfig(Config):
 class SACConfig(AgentConfig):
     """The paper's agent on DMControl."""
 
-    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection",))
+    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection", "latent_maps"))
 
     kind: Literal["sac"] = "sac"
     encoder: ControlEncoderConfig = field(default_factory=ControlEncoderConfig)

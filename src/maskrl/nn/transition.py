@@ -33,7 +33,8 @@ class VectorTransition(nn.Module):
 class MapTransition(nn.Module):
     """For feature maps that an encoder flattens (SPR and PlayVirtual on Atari): actions are planes beside the map's channels.
 
-    76 288 and 84 352 parameters for 64 channels and 4 and 18 actions. The batch norm always uses the batch's own statistics.
+    76 288 and 84 352 parameters for 64 channels and 4 and 18 actions. The batch norm always uses the batch's own statistics, so it
+    keeps none.
     """
 
     def __init__(self, feature_shape: tuple[int, int, int], action_dim: int, *, epsilon: float = 1e-5) -> None:
@@ -41,7 +42,7 @@ class MapTransition(nn.Module):
         channels, self.height, self.width = feature_shape
         self.channels, self.epsilon = channels, epsilon
         self.mix = nn.Conv2d(channels + action_dim, channels, 3, padding=1)
-        self.norm = nn.BatchNorm2d(channels)
+        self.norm = nn.BatchNorm2d(channels, track_running_stats=False)
         self.refine = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, states: Tensor, actions: Tensor) -> Tensor:

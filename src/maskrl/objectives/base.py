@@ -32,6 +32,7 @@ class Needs:
     policy_batch: bool = False  # the observations of the critic's own update
     target_encoder: bool = False  # the slow encoder behind the agent's Bellman targets
     q_projection: bool = False  # the first layers of a Q head
+    latent_maps: bool = False  # latent states that are the encoder's feature map
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ def together(first: Needs, second: Needs) -> Needs:
         first.policy_batch or second.policy_batch,
         first.target_encoder or second.target_encoder,
         first.q_projection or second.q_projection,
+        first.latent_maps or second.latent_maps,
     )
 
 

@@ -1,5 +1,6 @@
 """Objectives that compare every clip of a batch with every other one."""
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import torch
@@ -60,6 +61,15 @@ class Contrast(Objective[V], Generic[V]):
                 if leaf.grad is not None and part.requires_grad
             ]
             torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
+
+
+def check_count(kind: str, counts: Mapping[str, int | None]) -> None:
+    """Refuse a batch with nothing to compare; `counts` has sizes of batches by their paths, None for no limit."""
+    for path, count in counts.items():
+        if count is not None and count < 2:
+            raise ValueError(
+                f"{path}={count}: objective {kind} compares at least 2 of a batch with each other. Raise it."
+            )
 
 
 def info_nce(logits: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from maskrl.objectives.base import (
     check_crops,
     on_host,
 )
-from maskrl.objectives.contrast import Contrast, info_nce
+from maskrl.objectives.contrast import Contrast, check_count, info_nce
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,7 @@ class CURLConfig(ObjectiveConfig):
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
         check_crops(self.augment, env, agent)
+        check_count(self.kind, {f"agent.{name}": getattr(agent, name, None) for name in ("batch_size", "clips")})
 
     def build(self, host: Host) -> CURL:
         curl = CURL(

@@ -36,7 +36,7 @@ from maskrl.objectives.base import (
     check_crops,
     on_host,
 )
-from maskrl.objectives.contrast import Contrast
+from maskrl.objectives.contrast import Contrast, check_count
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,7 @@ class MOOSSConfig(ObjectiveConfig):
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
         check_crops(self.augment, env, agent)
+        check_count(self.kind, {"agent.auxiliary.clips": getattr(getattr(agent, "auxiliary", None), "clips", None)})
 
     def build(self, host: Host) -> MOOSS:
         d = host.latent_dim

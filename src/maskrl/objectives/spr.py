@@ -137,14 +137,20 @@ class SPRConfig(ObjectiveConfig):
 
     @property
     def needs(self) -> Needs:
-        return Needs(self.steps + 1, policy_batch=self.shares_view, q_projection=self.projection == "q")
+        return Needs(
+            self.steps + 1,
+            policy_batch=self.shares_view,
+            q_projection=self.projection == "q",
+            latent_maps=self.transition == "map",
+        )
 
     @property
     def splits(self) -> bool:
         return self.transition != "map"  # which has a batch norm
 
     def advice(self, missing: Sequence[str]) -> str:
-        return ": objective.projection=mlp" if "q_projection" in missing else ""
+        values = {"q_projection": "objective.projection=mlp", "latent_maps": "objective.transition=vector"}
+        return ": " + ", ".join(values[name] for name in missing if name in values)
 
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
