@@ -151,7 +151,8 @@ class WalkMasker(CubeMasker):
         _, steps, _, height, width = x.shape
         grid = self.grid(steps, height, width)
         keep = torch.ones(math.prod(grid), dtype=torch.bool)
-        keep[self._visited(grid, generator, x.device)] = False
+        where = torch.device("cpu") if x.is_meta else x.device  # a tensor without data says nothing of where to go
+        keep[self._visited(grid, generator, where)] = False
         return keep.to(x.device)[_cube_of((steps, height, width), grid, x.device)][None, :, None]
 
     def _visited(
