@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from builders import Silent, require_drawing
-from maskrl import cli
+from maskrl import cli, recipes
 from maskrl.clock import Clock
 from maskrl.envs import DMControl, ToyControl
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, digest
@@ -140,6 +140,38 @@ def test_a_run_killed_five_times_ends_with_the_same_bits(tmp_path: Path, make: C
     watcher = Silent()
     run, twin = trained(tmp_path / "killed", recipe, watcher)
     assert watcher.began.frames >= at // 50 * 50
+    assert_same_run(run, whole)
+    assert same_weights(agent, twin)
+
+
+SHORT = (
+    *("budget.frames=150", "evaluation.every=50", "evaluation.episodes=2", "checkpoint_every=50"),
+    *("agent.warmup_decisions=60", "agent.batch_size=8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "halves"),
+    [
+        ("toy/reach", {"method": "drqv2"}),
+        ("toy/reach", {"method": "sac_ae"}),
+        ("toy/reach", {"method": "mooss"}),
+        ("toy/reach", {"objective": "mlr+playvirtual"}),
+        ("toy/catch", {"method": "playvirtual"}),
+        ("toy/catch", {"method": "curl"}),
+        ("toy/catch", {"method": "spr_dropout"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value.values())),
+)
+def test_a_run_of_another_system_that_is_killed_ends_with_the_same_bits(
+    tmp_path: Path, name: str, halves: dict[str, str]
+):
+    own = ["agent.burst=10"] if "sac_ae" in halves.values() else []
+    recipe = recipes.resolve(name, [*SHORT, *own], **halves)
+    whole, agent = trained(tmp_path / "whole", recipe)
+    for at in (75, 131):
+        killed(tmp_path / "killed", recipe, at=at)
+    run, twin = trained(tmp_path / "killed", recipe)
     assert_same_run(run, whole)
     assert same_weights(agent, twin)
 

@@ -13,15 +13,15 @@ Departures from the released code (docs/fidelity.md has them with their reasons)
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from maskrl.agents.base import AgentConfig, Drawn, Generators, Learned, Metrics, PolicyNetwork, Spaces, Workload
-from maskrl.agents.beside import Beside, LearnsBeside
-from maskrl.agents.sac import CPU_MICRO_BATCH, ControlEncoderConfig, Critic
+from maskrl.agents.base import Drawn, Generators, Learned, Metrics, PolicyNetwork, Spaces
+from maskrl.agents.beside import Beside, BesideConfig, LearnsBeside
+from maskrl.agents.sac import ControlEncoderConfig, Critic
 from maskrl.clock import Clock
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, flat
@@ -169,7 +169,7 @@ def _encoder() -> ControlEncoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrQv2Config(AgentConfig):
+class DrQv2Config(BesideConfig):
     """The authors' values for easy tasks; `recipes.dmcontrol` has those of the others."""
 
     offers: ClassVar[Offers] = Offers(
@@ -209,19 +209,6 @@ class DrQv2Config(AgentConfig):
         """σ: from its start to its end in a line."""
         share = min(1.0, decisions / self.noise_decisions)
         return self.noise + share * (self.final_noise - self.noise)
-
-    def micro_batch_on(self, device: torch.device) -> int | None:
-        return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
-
-    def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
-        length = 0 if objective is None else objective.needs.clip_length
-        whole = max(self.batch_size, self.auxiliary.clips * length)
-        at_once = max(min(self.micro_batch_on(device) or whole, whole), length)
-        return Workload(at_once, 2 * self.batch_size + self.auxiliary.clips * length)
-
-    def scaled(self, share: float) -> "DrQv2Config":
-        clips, batch_size = (max(1, round(count * share)) for count in (self.auxiliary.clips, self.batch_size))
-        return replace(self, batch_size=batch_size, auxiliary=replace(self.auxiliary, clips=clips))
 
     def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> DrQv2:
         if spaces.discrete:

@@ -17,16 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.agents.base import (
-    AgentConfig,
     Drawn,
     Generators,
     Learned,
     Metrics,
     PolicyNetwork,
     Spaces,
-    Workload,
 )
-from maskrl.agents.beside import Beside, LearnsBeside
+from maskrl.agents.beside import Beside, BesideConfig, LearnsBeside
 from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
@@ -37,8 +35,6 @@ from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import AuxiliaryConfig
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
-# `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
-CPU_MICRO_BATCH = 128
 
 
 class Actor(nn.Module):
@@ -238,7 +234,7 @@ class ControlEncoderConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(AgentConfig):
+class SACConfig(BesideConfig):
     """The paper's agent on DMControl."""
 
     offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection", "latent_maps"))
@@ -276,29 +272,11 @@ class SACConfig(AgentConfig):
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 
-    def micro_batch_on(self, device: torch.device) -> int | None:
-        """How many observations are computed at once; None: all. The maps of a piece should fit into a CPU's cache.
-
-        This is a rule, although a measurement would choose better by a few percent: sums round by how they are cut, and the same
-        seed must give the same run.
-        """
-        return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
-
     def updates_by(self, decisions: int) -> int:
         return super().updates_by(decisions) + (max(0, self.burst - 1) if decisions > self.warmup_decisions else 0)
 
-    def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
-        length = 0 if objective is None else objective.needs.clip_length
-        whole = max(self.batch_size, self.auxiliary.clips * length)
-        at_once = max(min(self.micro_batch_on(device) or whole, whole), length)
-        return Workload(at_once, 2 * self.batch_size + self.auxiliary.clips * length)
-
     def turn(self, objective: ObjectiveConfig | None) -> int:
         return math.lcm(self.actor_every, super().turn(objective))
-
-    def scaled(self, share: float) -> "SACConfig":
-        clips, batch_size = (max(1, round(count * share)) for count in (self.auxiliary.clips, self.batch_size))
-        return replace(self, batch_size=batch_size, auxiliary=replace(self.auxiliary, clips=clips))
 
     def beside(self, objective: ObjectiveConfig | None) -> "SACConfig":
         linear_init = "orthogonal" if objective is None else objective.linear_init

@@ -100,12 +100,12 @@ class CURL(Contrast[CURLViews]):
         anchor = batch.view if self.shares_view else self.augment(batch.obs, dtype)
         return CURLViews(anchor=anchor, positive=self.augment(batch.obs, dtype))
 
-    def embed(self, views: CURLViews) -> tuple[Tensor, Tensor]:
-        anchors: Tensor = self.head(self.host.encoder(views.anchor.pixels()))  # (B, p)
-        with torch.no_grad():
-            head = self.head if self.slow_head is None else self.slow_head
-            positives: Tensor = head(self.target_encoder(views.positive.pixels()))  # (B, p)
-        return anchors, positives
+    def embed(self, views: CURLViews) -> tuple[Tensor]:
+        return (self.head(self.host.encoder(views.anchor.pixels())),)  # (B, p)
+
+    def targets(self, views: CURLViews) -> tuple[Tensor]:
+        head = self.head if self.slow_head is None else self.slow_head
+        return (head(self.target_encoder(views.positive.pixels())),)  # (B, p)
 
     def compare(self, anchors: Tensor, positives: Tensor) -> Loss:  # type: ignore[override]
         logits = self.scale * (anchors @ self.product @ positives.T)  # (B, B): no normalisation

@@ -76,12 +76,12 @@ class MOOSS(Contrast[MOOSSViews]):
         hidden = self.masker.hide(masked.obs, self.masker(masked.obs, self.host.generator))
         return MOOSSViews(View(hidden, masked.gain), original, clip.actions, clip.valid)
 
-    def embed(self, views: MOOSSViews) -> tuple[Tensor, Tensor, Tensor]:
+    def embed(self, views: MOOSSViews) -> tuple[Tensor]:
         states = over_time(self.host.encoder, views.masked.pixels())  # (B, K, d)
-        predicted = over_time(self.prediction, self.decode(states, views.actions, views.valid))  # (B, K, d)
-        with torch.no_grad():
-            targets = over_time(self.encoder, views.original.pixels())  # (B, K, d)
-        return predicted, targets, views.valid
+        return (over_time(self.prediction, self.decode(states, views.actions, views.valid)),)  # (B, K, d)
+
+    def targets(self, views: MOOSSViews) -> tuple[Tensor, Tensor]:
+        return over_time(self.encoder, views.original.pixels()), views.valid  # (B, K, d), (B, K)
 
     def decode(self, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
         decoded: Tensor = self.decoder(states, actions, valid)
