@@ -176,6 +176,8 @@ def test_an_objective_that_needs_what_the_agent_does_not_offer_is_refused():
         (WALKER, "spr", "objective.augment.crop=80", "must be the same"),
         (WALKER, "drq", "agent.views=0", "must be positive"),
         (WALKER, "sac_ae", "agent.burst=-1", "must be at least 0"),
+        (WALKER, "playvirtual", "capture=true", "cannot be recorded. Use capture=false"),
+        (WALKER, "mooss", "capture=true", "cannot be recorded"),
         (PONG, "curl", "objective.momentum=1", r"must be in \[0, 1\)"),
         (PONG, "spr", "agent.encoder.dropout=1", r"must lie in \[0, 1\)"),
         (PONG, "baseline", "agent.stratified=yes", "true or false"),

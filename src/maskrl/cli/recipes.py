@@ -40,7 +40,9 @@ def _list_methods() -> None:
         for number, (halves, where) in enumerate(suites.items()):
             rows.append((name, *halves, ", ".join(where), method.source if number == 0 else ""))
     console().print(table(headings, rows, left=5, folds=("source",)))
-    print("\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|none.")
+    print(
+        "\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|NAME+NAME|none."
+    )
     for suite, module in known.SUITES.items():
         objectives = module.objectives(known.example_task(suite), "lite")
         print(f"  {suite}: agents {', '.join(module.AGENTS)}; objectives {', '.join(objectives)}")

@@ -293,6 +293,9 @@ class ObjectiveConfig(Config):
         """Whether a batch may be computed in pieces."""
         return True
 
+    # Whether an update may be recorded and replayed: no value on the host decides what the device does.
+    recordable: ClassVar[bool] = True
+
     @property
     def masks(self) -> MaskConfig | None:
         """What it hides of the frames, for probes; None if it hides nothing."""

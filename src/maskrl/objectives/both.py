@@ -132,6 +132,10 @@ class BothConfig(ObjectiveConfig):
         return self.first.splits and self.second.splits
 
     @property
+    def recordable(self) -> bool:  # type: ignore[override]
+        return self.first.recordable and self.second.recordable
+
+    @property
     def masks(self) -> MaskConfig | None:
         return self.first.masks or self.second.masks
 

@@ -12,7 +12,7 @@ Departures from the released code (docs/fidelity.md has them with their reasons)
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -127,6 +127,8 @@ def temporal_contrast(similar: Tensor, valid: Tensor, temperatures: tuple[float,
 @dataclass(frozen=True, kw_only=True)
 class MOOSSConfig(ObjectiveConfig):
     """MOOSS on DMControl. Its authors' latent state has 64 numbers."""
+
+    recordable: ClassVar[bool] = False  # the walk is taken on the host
 
     kind: Literal["mooss"] = "mooss"
     weight: float = 0.1  # λ

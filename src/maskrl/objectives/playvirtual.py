@@ -12,7 +12,7 @@ objective knows no steps of the environment. The recipe says at which step the f
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -106,6 +106,8 @@ class Ramp:
 @dataclass(frozen=True, kw_only=True)
 class PlayVirtualConfig(SPRConfig):
     """PlayVirtual on DMControl; `recipes.atari` has its values on Atari."""
+
+    recordable: ClassVar[bool] = False  # the ramp is worked out on the host
 
     kind: Literal["playvirtual"] = "playvirtual"  # type: ignore[assignment]
     cycle_steps: int = 6

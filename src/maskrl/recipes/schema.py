@@ -170,6 +170,11 @@ class Recipe(Config):
             raise ValueError(f"agent.augment.crop={crop} is larger than the frame, env.size={size}: lower it.")
         if self.objective is not None:
             self.objective.check(self.env, self.agent)
+            if self.capture and not self.objective.recordable:
+                raise ValueError(
+                    f"capture=true, but what objective {self.objective.name} does is decided on the host, update by update, so it "
+                    "cannot be recorded. Use capture=false."
+                )
         exponent = self.agent.replay_needs().priority_exponent
         if self.replay.prefetch and exponent is not None:
             raise ValueError(
