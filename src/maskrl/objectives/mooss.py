@@ -129,6 +129,7 @@ class MOOSSConfig(ObjectiveConfig):
     """MOOSS on DMControl. Its authors' latent state has 64 numbers."""
 
     recordable: ClassVar[bool] = False  # the walk is taken on the host
+    # `masks` stays None: the walk hides parts of crops, where probes hide parts of whole frames, in every run alike.
 
     kind: Literal["mooss"] = "mooss"
     weight: float = 0.1  # λ
@@ -157,10 +158,6 @@ class MOOSSConfig(ObjectiveConfig):
     @property
     def needs(self) -> Needs:
         return Needs(self.clip_length)
-
-    @property
-    def masks(self) -> MaskConfig:
-        return self.mask
 
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
