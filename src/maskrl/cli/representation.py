@@ -70,12 +70,13 @@ def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]
     """The numbers in words, beside the paper's; `whose` are the masks."""
     mask, decoder, linear = found["mask"], found["decoder_cosine"], found["linear"]
     sides = " × ".join(str(side) for side in (mask["cube"] if mask["strategy"] == "cube" else mask["cube"][1:]))
+    without = "there is no objective" if recipe.objective is None else f"{recipe.objective.name} decodes no states"
     rows = {
         "seen": f"{found['observations']:,} observations of the replay, in {count(found['clips'], 'clip')} of "
         f"{found['clip_length']}; masks ({whose}): {mask['strategy']}, {sides}, ratio {mask['ratio']}",
         "encoder": f"cosine {found['encoder_cosine']:.3f} of masked and original; {found['encoder_cosine_centred']:.3f} with the "
         f"mean latent removed ({_papers_cosine(recipe)})",
-        "decoder": "none: there is no objective" if decoder is None else f"cosine {decoder:.3f} of masked and original",
+        "decoder": f"none: {without}" if decoder is None else f"cosine {decoder:.3f} of masked and original",
         "rank": f"{found['rank']:.1f} effective dimensions",
         "dead": f"{found['dead']:.1%} of the latent units, {found['dead_channels']:.1%} of the last convolution's channels",
     }
