@@ -154,8 +154,10 @@ DRQV2 = DrQv2Config(
     augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
     warmup_decisions=300,
     updates_per_decision=1,
-    batch_size=64,
+    batch_size=128,
+    n_step=1,
     learning_rate=1e-3,
-    noise_decisions=1500,
+    momentum=0.95,
+    noise_decisions=800,
     auxiliary=AuxiliaryConfig(clips=4, learning_rate=1e-3, schedule="constant"),
 )
