@@ -57,6 +57,18 @@ def test_a_map_transition_sees_the_actions_everywhere_and_rescales_its_map():
     torch.testing.assert_close(following, (units - low) / (high - low + 1e-5), rtol=1e-9, atol=1e-9)
 
 
+def test_batch_norm_keeps_no_statistics_so_a_checkpoint_cannot_lack_them():
+    """It uses those of the batch in training and in evaluation mode alike; a weight that is missing is named."""
+    transition = MapTransition((4, 3, 3), 2)
+    assert not list(transition.buffers())
+    states, actions = torch.rand(6, 36), torch.eye(2).repeat(3, 1)
+    assert torch.equal(transition(states, actions), transition.eval()(states, actions))
+    state = transition.state_dict()
+    del state["norm.weight"]
+    with pytest.raises(RuntimeError, match=r"norm\.weight"):
+        MapTransition((4, 3, 3), 2).load_state_dict(state)
+
+
 # ── SPR ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
