@@ -34,7 +34,6 @@ SMALL: dict[str, tuple[str, ...]] = {  # what the others have in other sizes
     "sac_pixel": ("agent.burst=100", "agent.augment.crop=none"),
     "drq_sac": ("agent.augment.crop=none", "agent.augment.shift=2"),
     "drqv2": (),
-    "curl_rainbow": ("agent.target_every=100",),
 }
 AGENTS: dict[str, tuple[str, ...]] = {
     name: (*(line for line in suite.AGENTS[name] if line.startswith(OWN)), *SMALL.get(name, ()))
