@@ -1,6 +1,5 @@
 """What runs say about the paper, and one method about another: numbers, and a sentence that says no more than they do."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,7 +8,16 @@ import numpy as np
 
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
-from maskrl.analysis.statistics import CONFIDENCE, Difference, Summary, effect_size, seeds_needed, welch
+from maskrl.analysis.statistics import (
+    CONFIDENCE,
+    ENOUGH,
+    Difference,
+    Summary,
+    effect_size,
+    paired,
+    seeds_needed,
+    welch,
+)
 from maskrl.recipes.published import PublishedScore, published
 
 Outcome = Literal["consistent", "above", "below", "not enough seeds"]
@@ -28,10 +36,11 @@ class Verdict:
     runs: int  # of ours; the fewest of any task
     mean: float  # over tasks, if there are several; on Atari then human-normalised
     reference: float
-    difference: Difference | None  # None: one run alone
+    difference: Difference | None  # None: fewer runs than `ENOUGH`
     effect: float | None  # Cohen's d
     needed: int | None  # runs of each method to show the paper's gain of MLR over its Baseline; None: it has none here
     outcome: Outcome
+    paired: bool = False  # whether the test is of the differences between runs of the same seed
 
     @property
     def sentence(self) -> str:
@@ -43,7 +52,7 @@ class Verdict:
 
         counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
         start = f"{self.task}: {self.ours} {shown(self.mean)} ({counted}), {self.theirs} {shown(self.reference)}"
-        middle = "one run has no spread to test with"
+        middle = f"fewer than {ENOUGH} runs of each are not tested"
         if self.difference is not None:
             value, low, high, p = self.difference
             middle = f"a difference of {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
@@ -110,12 +119,12 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
     unknown = any("profile" not in one.protocol for one in scores.runs)
     told = f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's." if unknown else ""
     ours, theirs = Summary.of(scores.values(run.method, run.task)), _usable(cell)
-    label = f"{cell.source} ({cell.seeds} seeds)"
+    label, fewest = f"{cell.source} ({cell.seeds} seeds)", min(ours.runs, cell.seeds or ours.runs)
     if exact := theirs is None:  # a mean without a usable spread is taken as exact, and the label says so
         why = f"misprinted: {cell.misprint}" if cell.misprint else "no spread or number of seeds is told"
-        label, theirs = f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, cell.seeds or 1)
+        label, theirs, fewest = f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, 1), ours.runs
     gauged = _papers_own(run.method) and not strange
-    return _Side(run.task, times[0], ours, theirs, label, ours.runs, gauged, exact), told
+    return _Side(run.task, times[0], ours, theirs, label, fewest, gauged, exact), told
 
 
 def versus(
@@ -123,6 +132,7 @@ def versus(
 ) -> Verdicts:
     """One method's runs against another's, on the tasks that both have. Runs of different protocols are refused.
 
+    If both have the same seeds, the test is paired: runs of a seed share their first weights, random actions and episodes.
     `papers`: of MLR and the Baseline with the paper's protocol, say how many seeds it takes to show the paper's gain.
     """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
@@ -137,7 +147,12 @@ def versus(
         of_task = _part(scores, [task])
         times = _times(of_task)
         gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
-        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, min(len(x), len(y)), gauged))
+        seeds = scores.seeds(first, task)
+        alike = seeds == scores.seeds(second, task) and len({*seeds}) == len(seeds)
+        pairs = Summary.of(x - y) if alike else None
+        sides.append(
+            _Side(task, times[0], Summary.of(x), Summary.of(y), second, min(len(x), len(y)), gauged, pairs=pairs)
+        )
     return _judge(first, second, sides, problems)
 
 
@@ -162,12 +177,17 @@ class _Side:
     ours: Summary
     theirs: Summary
     label: str
-    fewest: int  # runs of ours, or of theirs where these are known
+    fewest: int  # runs, of ours or of theirs where these are known
     gauged: bool  # by the paper's gain of MLR over its Baseline: measured as the paper does, and of these methods
     exact: bool = False  # theirs is a mean without a spread
+    pairs: Summary | None = None  # of the differences between runs of the same seed, if both have the same ones
 
     def scaled(self) -> "_Side":
-        return replace(self, ours=_on_scale(self.task, self.ours), theirs=_on_scale(self.task, self.theirs))
+        zero, one = scale(self.task) or (0.0, 1.0)
+        pairs = self.pairs and self.pairs.scaled(0.0, one - zero)
+        return replace(
+            self, ours=_on_scale(self.task, self.ours), theirs=_on_scale(self.task, self.theirs), pairs=pairs
+        )
 
 
 def _judge(
@@ -189,16 +209,17 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
     gain = papers_gain([(side.task, side.at) for side in sides]) if all(side.gauged for side in sides) else None
     needed = None if gain is None else seeds_needed(gain)
     ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
-    difference, effect = None, None
-    if not any(math.isnan(summary.std) for summary in (*ours, *theirs)):
-        difference = welch(ours, theirs)
+    pairs, fewest = [side.pairs for side in sides if side.pairs], min(side.fewest for side in sides)
+    difference, effect, in_pairs = None, None, len(pairs) == len(sides)
+    if fewest >= ENOUGH:
+        difference = paired(pairs) if in_pairs else welch(ours, theirs)
         # Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both.
         spread = [s.theirs._replace(std=s.ours.std) if s.exact else s.theirs for s in sides]
         effect = effect_size(ours, spread)
     mean, reference = (float(np.mean([summary.mean for summary in part])) for part in (ours, theirs))
-    outcome = _outcome(min(side.fewest for side in sides), difference, needed)
+    outcome = _outcome(fewest, difference, needed)
     runs = min(summary.runs for summary in ours)
-    return Verdict(name, first, second, runs, mean, reference, difference, effect, needed, outcome)
+    return Verdict(name, first, second, runs, mean, reference, difference, effect, needed, outcome, in_pairs)
 
 
 def _outcome(runs: int, difference: Difference | None, needed: int | None) -> Outcome:

@@ -40,7 +40,7 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
     told = [
         f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
         f"Intervals hold 95 % and come from {resamples:,} stratified resamples: the runs of every task are drawn again among "
-        "themselves. One run alone has no interval.",
+        f"themselves. There is none below {statistics.ENOUGH} runs per task.",
     ]
     left_out = [method for method in final.methods if method not in matrices]
     if left_out:
@@ -93,7 +93,11 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
     else:
         first, *others = matrices
         pairs = [(first, method) for method in others]
-    found = {(x, y): statistics.estimate_improvement(matrices[x], matrices[y], resamples=resamples) for x, y in pairs}
+    found = {
+        (x, y): statistics.estimate_improvement(matrices[x], matrices[y], resamples=resamples)
+        for x, y in pairs
+        if min(len(matrices[x]), len(matrices[y])) >= statistics.ENOUGH
+    }
     fields: list[Field[tuple[str, str]]] = [
         (Column("method"), lambda pair: Cell(pair[0], strong=True)),
         (Column("over"), lambda pair: Cell(pair[1])),

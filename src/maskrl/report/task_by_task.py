@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from maskrl.analysis.statistics import CONFIDENCE, holm
+from maskrl.analysis.statistics import CONFIDENCE, ENOUGH, holm
 from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, digits_for
 from maskrl.recipes.published import PublishedScore
 from maskrl.report.document import Line, Lines, Section
@@ -146,16 +146,27 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
         else "That none shows does not say that there is none."
     )
     notes = (
-        f"p is Welch’s; p, Holm is corrected for the {counted(len(tested), 'test')} of this table. The effect size is Cohen’s d.",
+        f"p is {_tests(verdicts)}; p, Holm is corrected for the {counted(len(tested), 'test')} of this table. The effect size "
+        "is Cohen’s d.",
         f"The verdict goes by p as it is: above or below if it is less than 0.05. {gauge}",
     )
     return tabulated(key, title, fields, verdicts.tasks, notes, verdicts.overall)
 
 
+def _tests(verdicts: Verdicts) -> str:
+    """Which test the p of a table are of."""
+    found = [verdict.paired for verdict in (*verdicts.tasks, *verdicts.overall)]
+    if all(found):
+        return "of the paired t test, as both have the same seeds"
+    return "of the paired t test where both have the same seeds, and Welch’s elsewhere" if any(found) else "Welch’s"
+
+
 def _difference_cell(verdict: Verdict) -> Cell:
     if verdict.difference is None:
         value = verdict.mean - verdict.reference
-        return Cell(shown(value, sign=True), (value, None, None), note="one run has no spread to test with")
+        return Cell(
+            shown(value, sign=True), (value, None, None), note=f"fewer than {ENOUGH} runs of each are not tested"
+        )
     value, low, high, _ = verdict.difference
     digits = digits_for(max(abs(verdict.mean), abs(verdict.reference)))
     text = f"{shown(value, digits, sign=True)} ({shown(low, digits)} to {shown(high, digits)})"
