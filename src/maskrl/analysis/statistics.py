@@ -21,8 +21,8 @@ Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 RESAMPLES = 50_000
 CONFIDENCE = 0.95
 POWER = 0.8  # the chance to find a difference that is called enough
-# Runs of each method from which on there are intervals, tests and probabilities. Two runs that beat two others have a probability
-# of improvement of 1, and every resample of them says so, too: a certainty that two runs do not give.
+# Runs of each method from which on there are intervals, tests and probabilities. Two runs that beat two others have a
+# probability of improvement of 1, and every resample of them says so, too: a certainty that two runs do not give.
 ENOUGH = 4
 
 
@@ -248,8 +248,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
     """Cohen's d: the difference in standard deviations of one run, or of one run of every task together.
 
-    The variance is the mean of both methods'. Not corrected for few runs, with which it is too large (by a quarter for 3
-    against 3). Infinite if nothing varies, and 0 if nothing differs.
+    The variance is the mean of both methods'. Not corrected for few runs, with which it is too large (by 15 % for 4
+    against 4). Infinite if nothing varies, and 0 if nothing differs.
     """
     difference = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)])
     variance = math.fsum(s.std**2 for s in (*x, *y)) / 2
@@ -262,7 +262,7 @@ def seeds_needed(effect: float) -> int | None:
     """Runs of each method with which a test finds the effect with a chance of `POWER`; None if there is no effect.
 
     By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below `ENOUGH`. The t tests
-    with few runs ask for one or two more (`maskrl.analysis.power`): read it as the least that is worth trying.
+    with few runs ask for up to three more (`maskrl.analysis.power`): read it as the least that is worth trying.
     """
     if effect == 0 or math.isnan(effect):
         return None
