@@ -196,6 +196,9 @@ class Summary(NamedTuple):
         return Summary((self.mean - zero) / (one - zero), self.std / abs(one - zero), self.runs)
 
 
+ZERO = Summary(0.0, 0.0, 1)  # exactly 0
+
+
 class Difference(NamedTuple):
     """Mean of the first less mean of the second, its 95 % interval, and how likely chance alone makes one so large."""
 
@@ -209,7 +212,8 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     """Welch's t test of the difference of means over tasks, with Satterthwaite's degrees of freedom.
 
     Every task of every method has a variance of its own; with one task it is the textbook's test of two samples. A sample
-    whose standard deviation is 0 is taken as exact, however many runs it has. If all are, any difference is a certainty.
+    whose standard deviation is 0 is taken as exact, however many runs it has. If all are, any difference is a certainty. Of
+    differences between runs of the same seed, against `ZERO`, it is the paired t test.
     """
     if len(x) != len(y):
         raise ValueError(f"{len(x)} tasks cannot be held against {len(y)}.")
@@ -224,14 +228,6 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
     reach = t_quantile(1 - CONFIDENCE, freedom) * error
     return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
-
-
-def paired(differences: Sequence[Summary]) -> Difference:
-    """The paired t test: of the mean over tasks of differences between two runs of the same seed.
-
-    It is Welch's test of these differences against an exact 0.
-    """
-    return welch(differences, [Summary(0.0, 0.0, 1)] * len(differences))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
