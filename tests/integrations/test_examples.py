@@ -44,3 +44,17 @@ def test_an_atari_game_trains(tmp_path: Path):
     pytest.importorskip("stable_baselines3")
     run("sb3_atari.py", "60", cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"pong.zip", "pong.mlr.safetensors"}
+
+
+@pytest.mark.slow
+def test_the_study_writes_every_score_at_once_and_goes_on(tmp_path: Path):
+    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("dm_control")
+    words = ["dmcontrol/cartpole-swingup", "1", "mlr,maskrl", "agent.warmup_decisions=20", "agent.batch_size=8"]
+    words += ["evaluation.every=320", "evaluation.episodes=1", "agent.auxiliary.clips=2"]
+    out = tmp_path / "study"
+    run("sb3_study.py", str(out), *words, "budget.frames=320", cwd=tmp_path)
+    assert [row.split(",")[:3] for row in (out / "scores.csv").read_text().splitlines()[1:2]] == [["mlr", "1", "320"]]
+    printed = run("sb3_study.py", str(out), *words, "budget.frames=320", cwd=tmp_path)
+    assert "320 frames" in printed
+    assert printed.count("\n") == 2  # the table alone: nothing was trained again
