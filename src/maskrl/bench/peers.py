@@ -159,7 +159,8 @@ def build_peer(recipe: Recipe, env: gym.Env[Any, Any], peer: Peer, *, capacity: 
     callback = None
     if peer.objective and recipe.objective is not None:
         auxiliary = getattr(agent, "auxiliary", None)
-        objective = replace(recipe.objective, **({"projection": "mlp"} if agent.kind == "rainbow" else {}))
+        changes: Any = {"projection": "mlp"} if recipe.objective.needs.q_projection else {}  # a callback sees no Q head
+        objective = replace(recipe.objective, **changes)
         callback = Auxiliary(objective, optimiser=auxiliary, clips=getattr(agent, "clips", None), seed=recipe.seed)
     match agent:
         case SACConfig():

@@ -44,63 +44,56 @@ class _Critic(ContinuousCritic):
         return tuple(network(inputs) for network in self.q_networks)
 
 
-def _with_extractor(space: spaces.Space[Any], options: dict[str, Any]) -> dict[str, Any]:
-    """SB3's encoder for pictures unless another was asked for; sharing is what these policies are for."""
-    if options.get("share_features_extractor"):
-        raise ValueError(
-            "share_features_extractor=True lets the actor train the encoder and not the critic. This policy shares it the other "
-            "way round: leave the option out."
-        )
-    default = CombinedExtractor if isinstance(space, spaces.Dict) else NatureCNN
-    return {"features_extractor_class": default, **options}
+class _OneEncoder:
+    """What the two policies share, in front of SB3's own class."""
 
-
-class PixelSACPolicy(SACPolicy):
-    """SAC's, with one encoder: the critic trains it, the actor looks through it. For pictures, or a Dict that has some."""
+    critic: ContinuousCritic
+    critic_target: ContinuousCritic
 
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Box, lr_schedule: Schedule, **options: Any
     ) -> None:
-        super().__init__(observation_space, action_space, lr_schedule, **_with_extractor(observation_space, options))
+        if options.get("share_features_extractor"):
+            raise ValueError(
+                "share_features_extractor=True lets the actor train the encoder and not the critic. This policy shares it the "
+                "other way round: leave the option out."
+            )
+        pictures = CombinedExtractor if isinstance(observation_space, spaces.Dict) else NatureCNN
+        options = {"features_extractor_class": pictures, **options}
+        super().__init__(observation_space, action_space, lr_schedule, **options)  # type: ignore[call-arg]
 
-    def _build(self, lr_schedule: Schedule) -> None:
+    def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousCritic:
+        policy: Any = self
+        return _Critic(**policy._update_features_extractor(policy.critic_kwargs, features_extractor)).to(policy.device)
+
+    def _build_critics(self) -> None:
         self.critic, self.critic_target = self.make_critic(), self.make_critic()
         self.critic_target.load_state_dict(self.critic.state_dict())
         self.critic_target.set_training_mode(False)
-        self.actor = self.make_actor(Lent(self.critic.features_extractor))
-        for network in (self.actor, self.critic):
-            network.optimizer = self.optimizer_class(
-                network.parameters(),
-                lr=lr_schedule(1),  # type: ignore[call-arg]
-                **self.optimizer_kwargs,
-            )
 
-    def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousCritic:
-        return _Critic(**self._update_features_extractor(self.critic_kwargs, features_extractor)).to(self.device)
+    def _build_optimizers(self, lr_schedule: Schedule) -> None:
+        policy: Any = self
+        for network in (policy.actor, policy.critic):
+            options = {"lr": lr_schedule(1), **policy.optimizer_kwargs}
+            network.optimizer = policy.optimizer_class(network.parameters(), **options)
 
 
-class PixelTD3Policy(TD3Policy):
-    """TD3's and DDPG's, with one encoder: the critic trains it, the actor looks through it; so for the slow copies of both."""
-
-    def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Box, lr_schedule: Schedule, **options: Any
-    ) -> None:
-        super().__init__(observation_space, action_space, lr_schedule, **_with_extractor(observation_space, options))
+class PixelSACPolicy(_OneEncoder, SACPolicy):
+    """SAC's, with one encoder: the critic trains it, the actor looks through it. For pictures, or a Dict that has some."""
 
     def _build(self, lr_schedule: Schedule) -> None:
-        self.critic, self.critic_target = self.make_critic(), self.make_critic()
-        self.critic_target.load_state_dict(self.critic.state_dict())
+        self._build_critics()
+        self.actor = self.make_actor(Lent(self.critic.features_extractor))
+        self._build_optimizers(lr_schedule)
+
+
+class PixelTD3Policy(_OneEncoder, TD3Policy):
+    """TD3's and DDPG's, with one encoder: the critic trains it, the actor looks through it; so for the slow copies of both."""
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self._build_critics()
         self.actor = self.make_actor(Lent(self.critic.features_extractor))
         self.actor_target = self.make_actor(Lent(self.critic_target.features_extractor))
         self.actor_target.load_state_dict(self.actor.state_dict())
-        for network in (self.actor, self.critic):
-            network.optimizer = self.optimizer_class(
-                network.parameters(),
-                lr=lr_schedule(1),  # type: ignore[call-arg]
-                **self.optimizer_kwargs,
-            )
-        for slow in (self.actor_target, self.critic_target):
-            slow.set_training_mode(False)
-
-    def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousCritic:
-        return _Critic(**self._update_features_extractor(self.critic_kwargs, features_extractor)).to(self.device)
+        self.actor_target.set_training_mode(False)
+        self._build_optimizers(lr_schedule)
