@@ -4,10 +4,11 @@ Reading does not stop at what is wrong: a reader returns the runs that it could 
 """
 
 import csv
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -22,8 +23,9 @@ from maskrl.analysis.protocol import (
     task_of,
     unit_of,
 )
+from maskrl.recipes.overrides import from_json
 from maskrl.recipes.published import Unit, published_scores
-from maskrl.runs.directory import Run, RunError
+from maskrl.runs.directory import Run, RunError, read_object
 
 COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
 LARGEST = 1e100  # of a score: squares of a larger one soon overflow
@@ -84,9 +86,15 @@ def read_folder(path: Path, seen: set[Path]) -> Found:
     """The runs in a folder that have not been seen yet."""
     if not path.is_dir():
         return [], [f"{path} does not exist."]
-    if not any(path.rglob("recipe.json")):
-        return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     runs, problems = list[RunScores](), list[str]()
+    for about in sorted(path.rglob(ABOUT)):
+        if about.resolve() not in seen:
+            seen.add(about.resolve())
+            found, wrong = read_results(about.parent)
+            runs += found
+            problems += wrong
+    if not runs and not problems and not any(path.rglob("recipe.json")):
+        return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     for folder in run_folders(path, seen):
         try:
             run, wrong = _read_run(folder)
@@ -121,6 +129,26 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
     elif run.budget is not None and run.curve[-1][0] < run.budget:
         yield f"{run.name} ({run.source}) is at {run.curve[-1][0]} of {run.budget} {run.unit}; its status is {status}."
 
+
+# ── Published results ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+ABOUT, SCORES = "about.json", "scores.csv"  # of a study in a repository, as `maskrl results` writes them
+
+
+def read_results(folder: Path) -> Found:
+    """The runs of a study that `maskrl results` wrote: their scores, with the protocol of the recipes beside them."""
+    runs, problems = read_csv(folder / SCORES)
+    try:
+        about = read_object(folder / ABOUT)
+        recipes = {(one["method"], one["task"]): from_json(json.dumps(one["recipe"])) for one in about["recipes"]}
+        versions = about["versions"]
+        protocols = {key: protocol_of(recipe, versions) for key, recipe in recipes.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return runs, [*problems, f"{folder / ABOUT} does not tell how these scores were made ({error})."]
+    return [replace(run, protocol=protocols.get((run.method, run.task), run.protocol)) for run in runs], problems
+
+
+# ── CSV files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, seed, unit
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from maskrl import __version__
-from maskrl.cli import bench, doctor, pictures, plan, recipes, report, representation, sweep, train
+from maskrl.cli import bench, doctor, pictures, plan, recipes, report, representation, results, sweep, train
 from maskrl.cli.words import Refusal
 
 
@@ -52,6 +52,7 @@ app.command()(representation.probe)
 app.command()(representation.pretrain)
 app.command()(pictures.masks)
 app.command()(report.report)
+app.command()(results.results)
 app.command()(doctor.doctor)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(sweep.app, name="sweep")
