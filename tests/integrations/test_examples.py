@@ -35,14 +35,14 @@ def test_car_racing_trains_and_goes_on_from_its_files(tmp_path: Path):
     pytest.importorskip("stable_baselines3")
     pytest.importorskip("Box2D")
     for _ in range(2):
-        run("sb3_car_racing.py", "40", cwd=tmp_path)
+        run("sb3_car_racing.py", "20", cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"car_racing.zip", "car_racing.mlr.safetensors"}
 
 
 @pytest.mark.slow
 def test_an_atari_game_trains(tmp_path: Path):
     pytest.importorskip("stable_baselines3")
-    run("sb3_atari.py", "60", cwd=tmp_path)
+    run("sb3_atari.py", "40", cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"pong.zip", "pong.mlr.safetensors"}
 
 

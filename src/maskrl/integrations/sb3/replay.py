@@ -71,7 +71,8 @@ class FrameReplayBuffer(ReplayBuffer):
         self._move = self._mover()
 
     def _mover(self) -> nn.Module:
-        return nn.Identity() if self.shift is None else RandomShift(self.shift, self._generator)
+        # In place: what is shifted was gathered for that.
+        return nn.Identity() if self.shift is None else RandomShift(self.shift, self._generator, inplace=True)
 
     @property
     def nbytes(self) -> int:
@@ -124,16 +125,23 @@ class FrameReplayBuffer(ReplayBuffer):
         while (gone := ~self._readable(slots, columns)).any():  # short episodes have taken their room
             slots[gone] = np.random.randint(0, self.size(), size=gone.sum())
             columns[gone] = np.random.randint(0, high=self.n_envs, size=gone.sum())
-        frames = self.frames.runs(columns, self.numbers[slots, columns], 2)  # (B, stack + 1, c, H, W)
-        obs, next_obs = self._pictures(frames[:, :-1], env), self._pictures(frames[:, 1:], env)
+        now, then = self._pairs(columns, self.numbers[slots, columns])
+        obs, next_obs = self._pictures(now, env), self._pictures(then, env)
         ends = self.dones[slots, columns] * (1 - self.timeouts[slots, columns])
         rewards = self._normalize_reward(self.rewards[slots, columns].reshape(-1, 1), env)
         numbers = (self.to_torch(array) for array in (self.actions[slots, columns], ends.reshape(-1, 1), rewards))
         actions, dones, gains = numbers
         return ReplayBufferSamples(obs, actions, next_obs, dones, gains)
 
+    def _pairs(self, columns: Index, numbers: Index) -> tuple[Pixels, Pixels]:
+        """Observations and next observations, (B, stack, c, H, W) or (B, 1, C, H, W)."""
+        if self.shift is None:
+            frames = self.frames.runs(columns, numbers, 2)  # (B, stack + 1, c, H, W): both are views of it
+            return frames[:, :-1], frames[:, 1:]
+        return self.frames.read(columns, numbers)[:, None], self.frames.read(columns, numbers + 1)[:, None]
+
     def _pictures(self, frames: Pixels, env: VecNormalize | None) -> Tensor:
-        """(B, stack, c, H, W) → (B, C, H, W) on the device."""
+        """(B, C, H, W) on the device."""
         moved: Tensor = self._move(torch.from_numpy(frames).flatten(1, 2))
         if env is not None:
             moved = torch.from_numpy(np.asarray(self._normalize_obs(moved.numpy(), env)))
