@@ -92,4 +92,5 @@ class RolloutClips:
         slots, columns = draw_windows(*(generator, clips, length), continues=continues, oldest=0, steps=buffer.size())
         observations: Any = buffer.observations
         pictures = observations if self._key is None else observations[self._key]
-        return pictures[slots, columns], buffer.actions[slots, columns]
+        # Older versions of SB3 keep pictures as floats, unscaled.
+        return pictures[slots, columns].astype(np.uint8, copy=False), buffer.actions[slots, columns]
