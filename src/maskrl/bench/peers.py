@@ -1,6 +1,7 @@
 """stable-baselines3's pixel agents beside ours, with the values of one recipe: `maskrl bench peers`."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from maskrl.agents.rainbow import RainbowConfig
@@ -121,14 +123,22 @@ def _theirs(recipe: Recipe, peer: Peer, decisions: int) -> Timed:
         began = time.perf_counter()
         model.learn(decisions, callback=callback, reset_num_timesteps=False)
         seconds = time.perf_counter() - began
-    with FlopCounterMode(display=False) as counter:
-        model.learn(1, callback=callback, reset_num_timesteps=False)
+    flop = _flop(lambda: model.learn(1, callback=callback, reset_num_timesteps=False))
     replay = model.replay_buffer
     size = getattr(replay, "nbytes", None) or sum(
         array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray)
     )
     share = watched["callback"] / watched["objective"] - 1 if callback is not None else None
-    return Timed(decisions / seconds, _peak(), size, counter.get_total_flops(), share)
+    return Timed(decisions / seconds, _peak(), size, flop, share)
+
+
+def _flop(call: Callable[[], object]) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the switch, about Intel's GPUs
+        # Without mkldnn our encoders run layer by layer: the counter does not know fused layers.
+        with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+            call()
+    return float(counter.get_total_flops())
 
 
 def build_peer(recipe: Recipe, env: gym.Env[Any, Any], peer: Peer, *, capacity: int, **options: Any) -> tuple[Any, Any]:
