@@ -27,6 +27,7 @@ from maskrl.envs.toy import ToyArcade, ToyControl
 from maskrl.integrations.sb3 import Auxiliary, FrameReplayBuffer, PixelSACPolicy, PixelTD3Policy
 from maskrl.objectives.collapse import CollapseAlarm
 from maskrl.objectives.curl import CURLConfig
+from tiny_objectives import PairsConfig
 
 K = 4
 MLR = MLRConfig(
@@ -171,6 +172,15 @@ def test_the_objective_moves_the_encoder_and_the_actors_optimiser_does_not_hold_
         assert not held & {id(p) for p in encoder_of(model).parameters()}
         trained = {id(p) for group in model.policy.critic.optimizer.param_groups for p in group["params"]}
         assert trained >= {id(p) for p in encoder_of(model).parameters()}
+
+
+def test_any_objective_that_needs_clips_alone_will_do() -> None:
+    model, pairs = sac(), Auxiliary(PairsConfig(augment=MLR.augment), optimiser=FAST)
+    before = [parameter.clone() for parameter in encoder_of(model).parameters()]
+    model.learn(25, callback=pairs)
+    assert pairs.step is not None
+    assert pairs.step.updates == 5
+    assert any((a != b).any() for a, b in zip(before, encoder_of(model).parameters(), strict=True))
 
 
 @pytest.mark.parametrize("agent", ["SAC", "TD3"])
