@@ -19,7 +19,7 @@ def kinds(jobs: list[Job]) -> set[tuple[str, str, int]]:
 def test_the_benchmarks_are_as_large_as_the_papers():
     assert len(expand("dmcontrol-100k", profile="paper")) == 6 * 2 * 10
     assert len(expand("atari-100k", profile="paper")) == 26 * 2 * 3
-    assert len(expand("toy")) == 2 * 2 * 3
+    assert len(expand("toy")) == 2 * 2 * 4
     assert len(expand("dmcontrol/cheetah-run")) == 2 * 10
     assert len(expand("ablations/masking")) == 5 * 6 * 5
 
