@@ -173,6 +173,8 @@ def test_discrete_actions_become_one_hot_and_bounded_ones_are_scaled():
     assert Actions(gym.spaces.Discrete(3, start=1)).rows(np.array([[1, 3]])).tolist() == [[[1, 0, 0], [0, 0, 1]]]
     steering = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 1.0], np.float32))
     assert Actions(steering).rows(np.array([[-1.0, 0.5], [2.0, 1.0]])).tolist() == [[-1, 0], [1, 1]]
+    assert Actions(BOX).rows(np.array([[0.5, 3.0]])).tolist() == [[0.5, 1]]  # as the environment gets it
+    assert Actions(BOX).rows(np.array([[0.5, 3.0]]), scaled=True).tolist() == [[0.5, 3]]
     with pytest.raises(ValueError, match=r"expected Discrete or Box"):
         Actions(gym.spaces.MultiBinary(3))
 

@@ -73,7 +73,9 @@ class Actions:
         actions = actions.astype(np.float32)
         assert isinstance(space, gym.spaces.Box)
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        if scaled or not (np.isfinite(low) & np.isfinite(high)).all() or ((low == -1) & (high == 1)).all():
+        if scaled or not (np.isfinite(low) & np.isfinite(high)).all():
             return actions
-        rows: NDArray[np.float64] = 2 * (np.clip(actions, low, high) - low) / (high - low) - 1
-        return rows.astype(np.float32)
+        rows: NDArray[np.float32] = np.clip(actions, low, high)  # a sampled action is, too, before it is taken
+        if ((low != -1) | (high != 1)).any():
+            rows = (2 * (rows - low) / (high - low) - 1).astype(np.float32)
+        return rows
