@@ -124,10 +124,10 @@ class Replay:
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim, discrete))
-        self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
+        self._frames = allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
         # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
         # what was written there last.
-        self._stamps = _allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
+        self._stamps = allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
@@ -611,7 +611,7 @@ def _step(action_dim: int, discrete: bool) -> np.dtype[np.void]:
     )
 
 
-def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
+def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
     """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
     if directory is None:
         return np.zeros(shape, dtype)
