@@ -34,7 +34,8 @@ def task_of(recipe: Recipe) -> str:
 
 def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Protocol:
     """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it."""
-    from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
+    told = {path: value for path, value in leaves(recipe).items() if path != "env.timeout"}  # which changes no score
+    from_recipe = {path: value for path, value in told.items() if path.startswith("env.") or path in PROTOCOL}
     return from_recipe | {name: value for name, value in (versions or {}).items() if name in recipe.env.packages}
 
 

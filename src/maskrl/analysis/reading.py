@@ -4,7 +4,9 @@ Reading does not stop at what is wrong: a reader returns the runs that it could 
 """
 
 import csv
+import io
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +24,12 @@ from maskrl.analysis.protocol import (
     task_of,
     unit_of,
 )
+from maskrl.files import read_bytes
 from maskrl.recipes.published import Unit, published_scores
 from maskrl.runs.directory import Run, RunError
 
 COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
+CSV = 1 << 28  # bytes of a CSV at most
 LARGEST = 1e100  # of a score: squares of a larger one soon overflow
 
 
@@ -74,7 +78,8 @@ def score_or_nan(value: Any) -> float:
 
 def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Every run directory in a folder, at any depth, that has not been seen yet: paths may overlap."""
-    for folder in sorted(file.parent for file in path.rglob("recipe.json")):
+    found = (Path(place) for place, folders, files in os.walk(path) if "recipe.json" in (*folders, *files))
+    for folder in sorted(found):
         if folder.resolve() not in seen:
             seen.add(folder.resolve())
             yield folder
@@ -84,7 +89,7 @@ def read_folder(path: Path, seen: set[Path]) -> Found:
     """The runs in a folder that have not been seen yet."""
     if not path.is_dir():
         return [], [f"{path} does not exist."]
-    if not any(path.rglob("recipe.json")):
+    if next(run_folders(path, set()), None) is None:
         return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     runs, problems = list[RunScores](), list[str]()
     for folder in run_folders(path, seen):
@@ -128,11 +133,12 @@ _Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, s
 def read_csv(path: Path) -> Found:
     """The runs of a file with a row for every evaluation."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            names = [name.strip().lower() for name in next(reader, [])]
-            lines = [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        there = path.resolve()  # a link that somebody names is meant; a pipe would hang
+        text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
+        reader = csv.reader(io.StringIO(text, newline=""))
+        names = [name.strip().lower() for name in next(reader, [])]
+        lines = [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
+    except (OSError, RunError, UnicodeDecodeError, csv.Error) as error:
         return [], [f"{path} cannot be read as a CSV: {error}."]
     units = [unit for unit in get_args(Unit) if unit in names]
     missing = [name for name in COLUMNS if name not in names] + ([] if units else ["frames or decisions"])

@@ -13,13 +13,14 @@ import typer
 from maskrl import __version__
 from maskrl.cli import bench, doctor, pictures, plan, recipes, report, representation, sweep, train
 from maskrl.cli.words import Refusal
+from maskrl.files import RunError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
     try:
         app(None if arguments is None else list(arguments), prog_name="maskrl")
-    except Refusal as refusal:
+    except (Refusal, RunError) as refusal:
         print(f"maskrl: {refusal}", file=sys.stderr)
         raise SystemExit(2) from None
 

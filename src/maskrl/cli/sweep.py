@@ -75,16 +75,19 @@ def start(
     extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.runs.directory import RunFiles
+    from maskrl.runs.directory import RunError, RunFiles
     from maskrl.studies.backends import local, on_ray
     from maskrl.studies.jobs import expand
-    from maskrl.studies.sweep import SweepError, write_manifest
+    from maskrl.studies.sweep import SweepError, require_plain, write_manifest
 
     only, folder = {"methods": listed(methods), "tasks": listed(tasks)}, out or Path("sweeps") / name.replace("/", "-")
     asked = {"sweep": name, "seeds": seeds, **only, "grid": grid or [], "profile": profile}
-    with refusing(ValueError, ModuleNotFoundError, SweepError):
+    with refusing(ValueError, ModuleNotFoundError, SweepError, RunError):
         jobs = expand(name, seeds=seeds, **only, grid=grid or (), profile=profile)
         entries = write_manifest(folder, asked, jobs, extend=extend)
+    with refusing(RunError):
+        for job in jobs:
+            require_plain(folder, job.directory)
     todo = [job for job in jobs if RunFiles(folder / job.directory).status != "done"]
     sweep = Sweep(name, folder, jobs, todo, entries, _typed(context))
     if backend == "print":

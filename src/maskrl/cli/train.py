@@ -16,6 +16,7 @@ from maskrl.cli.words import (
     AgentOption,
     AsJson,
     Asked,
+    Force,
     MethodOption,
     ObjectiveOption,
     Overrides,
@@ -153,7 +154,10 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
         with refusing(RunError, NothingToDrawError):
             yield
     except Stopped as stopped:
-        print(f"\nStopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:\n  {command}")
+        how = f"Stopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:"
+        if not stopped.saved:
+            how = "Stopped without saving, as the environment did not answer. Continue from the newest checkpoint with:"
+        print(f"\n{how}\n  {command}")
         raise typer.Exit(128 + (stopped.signal_number or 0)) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
         print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")
@@ -258,6 +262,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Default: as many as in the run.")] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
@@ -272,7 +277,7 @@ def evaluate(
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
     configure_process(recipe, opened.threads)
-    returns, recorded = _play(policy, recipe, played, video)
+    returns, recorded = _play(policy, recipe, played, video, force)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
         result = {"score": returns.score, "spread": returns.spread, "returns": returns.returns}
@@ -290,16 +295,19 @@ def evaluate(
 
 
 def _play(
-    policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None
+    policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None, force: bool
 ) -> tuple["EpisodeReturns", Path | None]:
     """Play episodes; returns their returns, and the file of the recording if one is made."""
+    from maskrl.outputs import VIDEO, OutputError, require_output
     from maskrl.runs.loop import EVALUATION_SEED
     from maskrl.runs.players import Players
     from maskrl.runs.video import Video
 
-    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError, OutputError, OSError):
         players = Players(recipe, lambda text: print(f"maskrl: {text}", file=sys.stderr))
         recorder = None if video is None else Video(video, fps=players.fps)
+        if recorder is not None:
+            require_output(recorder.path, VIDEO, force=force)
     with refusing(OSError), closing(players), recorder or nullcontext():
         seed, epsilon = recipe.seed + EVALUATION_SEED, recipe.evaluation.epsilon
         watcher = None if recorder is None else recorder.add

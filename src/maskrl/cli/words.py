@@ -41,6 +41,7 @@ AgentOption = Annotated[
 ObjectiveOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The objective's half of a method; none for the agent alone.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is not an earlier output of this command.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
