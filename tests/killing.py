@@ -114,7 +114,7 @@ def sequence(path: Path, recipe: Recipe, whole: Run, chance: random.Random) -> C
         done[signal.Signals(number).name] += 1
         assert code in (0, STOPPED, -number), f"exit code {code} after {signal.Signals(number).name}"
         done.update(between := _between(path, chance))
-        harmed |= any(word.startswith("log ") for word in between)
+        harmed |= "log lost" in between
     run, _ = trained(path, recipe, Silent())
     assert run.status == "done"
     assert same_end(run, whole), "other bits than the twin"

@@ -39,6 +39,16 @@ def physical_cores(root: Path = Path("/")) -> int:
     return len(whole)
 
 
+def processor(root: Path = Path("/")) -> str | None:
+    """The model of the processor, where the system tells."""
+    with suppress(OSError):
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model", "cpu model"):
+                return value.strip() or None
+    return None
+
+
 def free_memory() -> int | None:
     """Bytes that this process can still take; None if the system does not tell."""
     return min(memory_limits().values(), default=None)

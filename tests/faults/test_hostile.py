@@ -81,14 +81,15 @@ def test_every_command_is_in_this_test_or_reads_no_run():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     made = Place(tmp_path_factory.mktemp("hostile"))
+    assert called([*SWEEP, "--out", str(made.sweep)])[0] == 0
+    (made.run / "status.json").write_text('{"status": "stopped"}')  # so that `train` continues it, from before its end
+    checkpoint.checkpoints(made.run / "checkpoints")[0].path.unlink()
     for words in (
-        [*SWEEP, "--out", str(made.sweep)],
         ["probe", str(made.run), "--clips", "2"],
         ["pretrain", str(made.run), "--out", str(made.pretraining), *PRETRAIN],
     ):
-        assert called(words)[0] == 0
-    (made.run / "status.json").write_text('{"status": "stopped"}')  # so that `train` continues it, from before its end
-    checkpoint.checkpoints(made.run / "checkpoints")[0].path.unlink()
+        code, printed = called(words)
+        assert code == 0, printed
     os.remove(made.pretraining / "encoder.safetensors")  # so that `pretrain` continues it
     assert called(OF_A_PRETRAINING["pretrain"](made))[0] == 0
     return made
@@ -272,8 +273,8 @@ def test_a_hard_link_is_not_written_through(place: Place, outside: Path, name: s
         before = (outside / "other").read_bytes()
         code, printed = called(OF_A_RUN["train"](place))
         assert (outside / "other").read_bytes() == before
-    assert code == 2, printed
-    assert what in " ".join(printed.split())
+        replaced_by_a_copy = code == 0 and (place.run / name).stat().st_nlink == 1  # as a log that is cut back
+    assert replaced_by_a_copy or (code == 2 and what in " ".join(printed.split())), printed
 
 
 @pytest.mark.parametrize("directory", ["../../outside", "/etc", "..", "a/../../b", ""])

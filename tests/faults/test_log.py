@@ -168,11 +168,11 @@ class LogMachine(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["deleted", "older", "emptied", "changed"]))
     def harm_the_log(self, how: str) -> None:
         log = self.path / "metrics.jsonl"
-        content = log.read_bytes()
+        content = log.read_bytes() if log.exists() else b""
         changed = {"deleted": b"", "older": self.old_log, "emptied": b"", "changed": content[3:]}[how]
         self.harmed |= changed != content
         if how == "deleted":
-            log.unlink()
+            log.unlink(missing_ok=True)
         else:
             log.write_bytes(changed)
 

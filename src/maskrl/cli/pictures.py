@@ -34,7 +34,8 @@ def masks(
         typer.Option(help="Show the run's agent (the default if there is one), its replay, or random actions."),
     ] = None,
     start: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Decisions before the clip; a shorter episode shows its end.")
+        int,
+        typer.Option(metavar="N", min=0, max=10**6, help="Decisions before the clip; a shorter episode shows its end."),
     ] = 24,
     profile: ProfileOption = "auto",
     force: Force = False,

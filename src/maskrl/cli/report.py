@@ -26,7 +26,8 @@ def report(
         Literal["published", "none"], typer.Option(help="Put the paper's numbers beside yours, or nothing.")
     ] = "published",
     at: Annotated[
-        int | None, typer.Option(min=0, help="Take scores at this time (frames; on Atari decisions), not at the end.")
+        int | None,
+        typer.Option(min=0, max=10**15, help="Take scores at this time (frames; on Atari decisions), not at the end."),
     ] = None,
     mixed: Annotated[
         bool,

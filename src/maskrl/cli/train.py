@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -65,7 +66,7 @@ def train(
     from maskrl.runs.directory import Run, RunError, default_path
     from maskrl.runs.loggers import choose_loggers
     from maskrl.runs.loop import train as run_to_the_end
-    from maskrl.runs.terminal import Terminal
+    from maskrl.runs.terminal import Terminal, until_closed
 
     recipe = first() if recipe == "first" else recipe
     asked = Asked(recipe, overrides, profile, method, agent, objective)
@@ -91,14 +92,16 @@ def train(
         needs = forecast(chosen, path)  # before anything is written
     with refusing(RunError, OSError):
         run = run or Run.create(path, chosen)
-    banner(run, needs, profile)
+    with until_closed():  # `| head` may have gone already, and the run matters more
+        banner(run, needs, profile)
 
     terminal = Terminal(run)
     with _ending(run, terminal, asked.command(run_dir, names or ())):
         # The terminal comes last: when it draws, the others have what it shows.
         run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
-    print()
-    summary(run)
+    with until_closed():
+        print()
+        summary(run)
     if video:
         _show(run)
 
@@ -167,6 +170,12 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
         again = f"{kept}\n  {command}" if checkpoints(run.checkpoints) else "No checkpoint yet."
         print(f"maskrl: {error}\n{again}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("allocate|out of memory", str(error)):
+            raise
+        less = "Set agent.batch_size, replay.capacity or env.size lower, or use replay.storage=disk."
+        print(f"maskrl: There is not enough memory. {less}\n{str(error).strip()[:300]}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
@@ -222,6 +231,9 @@ def summary(run: "Run") -> None:
     from maskrl.runs.directory import title
 
     recipe, scores = run.recipe, run.scores
+    if not scores:
+        print(f"Done: {title(recipe)}. Its log has no evaluation any more: metrics.jsonl is lost or changed.")
+        return
     last, best = scores[-1], max(scores, key=lambda score: score["score"])
     rows = {"score": f"{_mean(last['score'], last['spread'])} over {count(int(last['episodes']), 'episode')}"}
     if best["frames"] != last["frames"]:
@@ -260,7 +272,9 @@ def _paper(recipe: "Recipe") -> dict[str, str]:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Default: as many as in the run.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=10**6, help="Default: as many as in the run.")
+    ] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
     force: Force = False,
     as_json: AsJson = False,

@@ -9,6 +9,7 @@ replay/            the frames, memory-mapped
 lock               held by the process that trains the run
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -27,6 +28,7 @@ from maskrl.clock import Clock
 from maskrl.envs.base import require_extra
 from maskrl.files import LOG, read_bytes, read_object, read_text, require_plain, status_of, write_whole
 from maskrl.files import RunError as RunError
+from maskrl.machine import processor
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
 from maskrl.runs import checkpoint
@@ -324,9 +326,36 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
         "source": source(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
+        "cpu": processor(),
+        "instructions": instructions(),
+        "torch build": torch_build(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "driver": driver(),
         "renderer": recipe.env.renderer(),
     }
+
+
+def instructions() -> str:
+    """The instruction sets that torch's kernels use, and what keeps its libraries from better ones. Sums round by them."""
+    asked = [f"{name}={os.environ[name]}" for name in sorted(LIMITS) if os.environ.get(name)]
+    return " ".join([str(torch.backends.cpu.get_cpu_capability()), *asked])
+
+
+# By which a user limits the instruction sets of oneDNN and of Intel's MKL; torch's own limit is in what it says of itself.
+LIMITS = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+
+
+def torch_build() -> str:
+    """The commit of torch, and a digest of its compilers, flags and libraries: two builds of one version may round differently."""
+    lines = [line for line in torch.__config__.show().splitlines() if "CPU capability" not in line]
+    return f"{str(torch.version.git_version)[:12]} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:12]}"
+
+
+def driver() -> str | None:
+    """Of the GPU, where the system tells."""
+    with suppress(OSError):
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    return None
 
 
 @cache  # later commits do not change the code that this process runs

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -299,6 +300,10 @@ def _connected(address: str) -> Any:
     _require_reachable(address)
     # 40 seconds, not minutes, where something else than Ray answers
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
+    if address == "local":
+        # Ray's own servers listen on all interfaces unless it is told, before its import, that this is no cluster: as on macOS and
+        # Windows, after which the variable is named. An address of 127.0.0.1 alone is replaced by that of the network.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -309,6 +314,12 @@ def _connected(address: str) -> Any:
         ray.init(address, **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SweepError(f"No Ray at {address}: {error}\n{START_RAY}") from error
+    if address == "local" and not ip_address(found := ray.util.get_node_ip_address()).is_loopback:
+        ray.shutdown()
+        raise SweepError(
+            f"Ray listens on {found}, not on this machine alone: something has imported ray before. Start the sweep from a fresh "
+            "process, such as `maskrl sweep`."
+        )
     return ray
 
 
