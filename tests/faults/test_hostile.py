@@ -6,7 +6,6 @@ of a real sweep, run and pre-training, and the commands those of the command lin
 
 import os
 import shutil
-import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import typer
 
+from calling import called
 from maskrl import cli
 from maskrl.files import RunError
 from maskrl.runs import checkpoint
@@ -93,29 +93,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     os.remove(made.pretraining / "encoder.safetensors")  # so that `pretrain` continues it
     assert called(OF_A_PRETRAINING["pretrain"](made))[0] == 0
     return made
-
-
-def called(words: list[str], seconds: float = 60.0) -> tuple[int, str]:
-    """The exit code of a command in this process, and what it printed. It must not hang."""
-    import contextlib
-    import io
-
-    def ring(*_: object) -> None:
-        raise AssertionError(f"{words} hangs")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            cli.main(words)
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    return code, printed.getvalue()
 
 
 # ── What a file may be instead ────────────────────────────────────────────────────────────────────────────────────────

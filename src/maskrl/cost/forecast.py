@@ -14,8 +14,9 @@ from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint, encoder_file
-from maskrl.runs.build import replay_size
+from maskrl.runs.build import device_of, replay_size
 from maskrl.runs.directory import RunError, encoder_path
+from maskrl.runs.trial import require_numerics
 from maskrl.words import size
 
 META = torch.device("meta")
@@ -60,6 +61,7 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
             f"{advice} Or choose a --run-dir on a larger disk."
         )
     _require_room_for_a_batch(recipe, spaces, memory_free)
+    require_numerics(recipe, device_of(recipe).type)
     return needs
 
 

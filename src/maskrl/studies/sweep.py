@@ -57,10 +57,13 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Entry]]:
         ]
         for entry in entries:
             status_of(out, entry.directory, "a directory")  # a sweep from a stranger must not lead elsewhere
-        return {str(key): value for key, value in dict(found["asked"]).items()}, entries
+        return {
+            "sweep": str(found["asked"]["sweep"]),
+            **{str(key): value for key, value in found["asked"].items()},
+        }, entries
     except FileNotFoundError:
         raise SweepError(f"{out} holds no sweep: there is no sweep.json in it. `maskrl sweep` makes one.") from None
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise SweepError(f"{file} cannot be read: {error}. Put it back, or choose another --out.") from error
 
 
