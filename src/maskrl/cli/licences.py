@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
 from maskrl.cli.words import AsJson, console, table
 
@@ -39,7 +40,7 @@ def _requirements(installed: metadata.Distribution) -> Iterator[tuple[str, bool]
 
 def licence_of(installed: metadata.Distribution) -> str:
     """As the package tells: an SPDX expression, a classifier, or its own words."""
-    about = installed.metadata
+    about: Any = installed.metadata
     classifiers = [
         line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")
     ]

@@ -314,7 +314,8 @@ def _connected(address: str) -> Any:
         ray.init(address, **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SweepError(f"No Ray at {address}: {error}\n{START_RAY}") from error
-    if address == "local" and not ip_address(found := ray.util.get_node_ip_address()).is_loopback:
+    found: Any = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+    if address == "local" and not ip_address(found).is_loopback:
         ray.shutdown()
         raise SweepError(
             f"Ray listens on {found}, not on this machine alone: something has imported ray before. Start the sweep from a fresh "
