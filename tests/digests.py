@@ -97,7 +97,7 @@ def digest(path: Path) -> dict[str, str]:
     for line in (path / "metrics.jsonl").read_text().splitlines():
         event = json.loads(line)
         if event["kind"] in kinds:
-            for number in _numbers({name: value for name, value in event.items() if name != "seconds"}):
+            for number in _numbers({name: value for name, value in event.items() if not name.endswith("seconds")}):
                 values.update(struct.pack("<d", number))
     digests = {"frames": frames, **parts, "metrics": values}
     return {name: total.hexdigest()[:16] for name, total in digests.items()}

@@ -95,7 +95,7 @@ def trained(path: Path, recipe: Recipe, *loggers: Logger) -> tuple[Run, Agent]:
 def events(run: Run) -> list[dict[str, object]]:
     """Of the run, not of the processes that made it: without the seconds, which no seed decides, and where they went."""
     own = [event for event in run.events() if event["kind"] not in ("timing", "checkpoint", "note")]
-    return [{key: value for key, value in event.items() if key != "seconds"} for event in own]
+    return [{key: value for key, value in event.items() if not key.endswith("seconds")} for event in own]
 
 
 def same_weights(one: Agent, other: Agent) -> bool:
@@ -109,7 +109,8 @@ def same_end(one: Run, other: Run) -> bool:
     assert a is not None
     assert b is not None
     for state in (a, b):
-        del state["position"]["seconds"], state["log"]  # which has the seconds of events
+        # The log has the seconds of events.
+        del state["position"]["seconds"], state["position"]["cpu_seconds"], state["log"]
     assert frames not in a["replay"]  # they are in files
     return same(a, b)
 

@@ -48,6 +48,7 @@ OF_A_RUN: dict[str, Callable[[Place], list[str]]] = {
     "pretrain": lambda place: ["pretrain", str(place.run), "--out", str(place.out / "pretraining"), *PRETRAIN],
     "masks": lambda place: ["masks", str(place.run), "--out", str(place.out / "masks.html")],
     "report": lambda place: ["report", str(place.run), "--out", str(place.out / "report.html")],
+    "results": lambda place: ["results", str(place.run), "--out", str(place.out / "results")],
 }
 OF_A_SWEEP: dict[str, Callable[[Place], list[str]]] = {
     "sweep status": lambda place: ["sweep", "status", str(place.sweep)],

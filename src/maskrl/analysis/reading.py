@@ -5,11 +5,12 @@ Reading does not stop at what is wrong: a reader returns the runs that it could 
 
 import csv
 import io
+import json
 import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -24,7 +25,8 @@ from maskrl.analysis.protocol import (
     task_of,
     unit_of,
 )
-from maskrl.files import read_bytes
+from maskrl.files import read_bytes, read_object
+from maskrl.recipes.overrides import from_json
 from maskrl.recipes.published import Unit, published_scores
 from maskrl.runs.directory import Run, RunError
 
@@ -89,9 +91,15 @@ def read_folder(path: Path, seen: set[Path]) -> Found:
     """The runs in a folder that have not been seen yet."""
     if not path.is_dir():
         return [], [f"{path} does not exist."]
-    if next(run_folders(path, set()), None) is None:
-        return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     runs, problems = list[RunScores](), list[str]()
+    for about in sorted(path.rglob(ABOUT)):
+        if about.resolve() not in seen:
+            seen.add(about.resolve())
+            found, wrong = read_results(about.parent)
+            runs += found
+            problems += wrong
+    if not runs and not problems and next(run_folders(path, set()), None) is None:
+        return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     for folder in run_folders(path, seen):
         try:
             run, wrong = _read_run(folder)
@@ -127,13 +135,37 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
         yield f"{run.name} ({run.source}) is at {run.curve[-1][0]} of {run.budget} {run.unit}; its status is {status}."
 
 
+# ── Published results ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+ABOUT, SCORES = "about.json", "scores.csv"  # of a study in a repository, as `maskrl results` writes them
+
+
+def read_results(folder: Path) -> Found:
+    """The runs of a study that `maskrl results` wrote: their scores, with the protocol of the recipes beside them."""
+    runs, problems = _read_csv(folder / SCORES, folder / SCORES)
+    try:
+        about = read_object(folder, ABOUT)
+        recipes = {(one["method"], one["task"]): from_json(json.dumps(one["recipe"])) for one in about["recipes"]}
+        versions = about["versions"]
+        protocols = {key: protocol_of(recipe, versions) for key, recipe in recipes.items()}
+    except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        return runs, [*problems, f"{folder / ABOUT} does not tell how these scores were made ({error})."]
+    return [replace(run, protocol=protocols.get((run.method, run.task), run.protocol)) for run in runs], problems
+
+
+# ── CSV files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 _Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, seed, unit
 
 
 def read_csv(path: Path) -> Found:
-    """The runs of a file with a row for every evaluation."""
+    """The runs of a file with a row for every evaluation. A link that somebody names is meant."""
+    return _read_csv(path, path.resolve())
+
+
+def _read_csv(path: Path, there: Path) -> Found:
+    """`there`: where the file is. It is no link, pipe or device."""
     try:
-        there = path.resolve()  # a link that somebody names is meant; a pipe would hang
         text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
         names = [name.strip().lower() for name in next(reader, [])]

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from maskrl import __version__
-from maskrl.cli import bench, doctor, licences, pictures, plan, recipes, report, representation, sweep, train
+from maskrl.cli import bench, doctor, licences, pictures, plan, recipes, report, representation, results, sweep, train
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
 
@@ -74,6 +74,7 @@ app.command()(representation.probe)
 app.command()(representation.pretrain)
 app.command()(pictures.masks)
 app.command()(report.report)
+app.command()(results.results)
 app.command()(doctor.doctor)
 app.command()(licences.licences)
 app.add_typer(recipes.app, name="recipes")

@@ -9,8 +9,8 @@ from maskrl.cli.words import AsJson, ProfileOption
 __all__ = ["AsJson", "Backend", "Grid", "Methods", "ProfileOption", "Seeds", "SweepName", "Tasks", "Workers"]
 
 SWEEP_HELP = (
-    "dmcontrol-100k, dmcontrol-500k, atari-100k, toy, ablations, ablations/STUDY (see `maskrl recipes list ablations`), or a "
-    "recipe such as dmcontrol/cheetah-run."
+    "dmcontrol-100k, dmcontrol-500k, atari-100k, toy, ablations, ablations/STUDY (see `maskrl recipes list ablations`), a "
+    "recipe such as dmcontrol/cheetah-run, or the page of a study such as studies/lite-dmcontrol."
 )
 GRID_HELP = (
     "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "

@@ -73,7 +73,7 @@ def _loop(state: State, stop: Stop) -> None:
 
 def _evaluate(state: State, stop: Stop) -> None:
     """Evaluate and log it; before all training, also what random actions earn."""
-    clock = state.clock
+    clock, cpu_seconds = state.clock, state.cpu_seconds
     state.agent.check()
     with suppress(InterruptedEvaluation):
         with state.agent.watch("evaluation"):
@@ -82,7 +82,8 @@ def _evaluate(state: State, stop: Stop) -> None:
         if floor is not None:
             state.run.log("random", clock, {"score": floor.score, "returns": floor.returns})
             points["random/score"] = floor.score
-        state.run.log("evaluation", clock, {"score": returns.score, "returns": returns.returns})
+        values = {"score": returns.score, "returns": returns.returns, "cpu_seconds": cpu_seconds}
+        state.run.log("evaluation", clock, values)
         state.position.evaluated = clock.frames
         state.log_probe()
         state.loggers.write(points | state.times(), state.clock)

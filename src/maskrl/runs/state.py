@@ -41,6 +41,7 @@ class Position:
     decisions: int = 0
     episode_return: float = 0.0
     seconds: float = 0.0  # of training in earlier sittings
+    cpu_seconds: float = 0.0  # of this process in them: on a busy machine they tell what a run costs
     evaluated: int = -1  # frames of the newest evaluation
 
 
@@ -57,7 +58,7 @@ class State:
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
         self.position = Position()
-        self._start, self._pace = time.perf_counter(), Pace()
+        self._start, self._cpu_start, self._pace = time.perf_counter(), time.process_time(), Pace()
         self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
         self._known_notes: tuple[str, ...] = ()  # that the log has since the newest checkpoint
         self._timed: dict[str, float] = {}  # seconds of each part at the newest timing event
@@ -75,6 +76,11 @@ class State:
         seconds = self.position.seconds + time.perf_counter() - self._start
         decisions = self.position.decisions
         return Clock(decisions * self.recipe.env.action_repeat, decisions, self.agent.updates, round(seconds, 3))
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of this process, over all sittings; what evaluations take in processes of their own is not among them."""
+        return round(self.position.cpu_seconds + time.process_time() - self._cpu_start, 3)
 
     @property
     def is_evaluation_due(self) -> bool:
@@ -175,7 +181,7 @@ class State:
             "replay": self.replay.state_dict(),
             "world": self.world.state_dict(),
             "spaces": asdict(self.spaces),
-            "position": {**asdict(self.position), "seconds": clock.seconds},
+            "position": {**asdict(self.position), "seconds": clock.seconds, "cpu_seconds": self.cpu_seconds},
             "generators": {
                 "explorer": self.explorer.bit_generator.state,
                 "torch": torch.get_rng_state(),

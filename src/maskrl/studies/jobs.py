@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names, resolve, toy
 from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
+from maskrl.studies import registered
 
 MOST_JOBS = 100_000  # of a sweep
 PAIR = ("mlr", "baseline")
@@ -75,7 +76,15 @@ def expand(
     `grid` has overrides with one value or several, and every combination is run: "objective.mask.ratio=0.1,0.5". Values with commas
     of their own are separated by semicolons, "objective.mask.cube=4,10,10;8,10,10", or the key is given again. A key is for those
     runs that have it: the Baseline has no `objective`, and is run once.
+
+    The name of a study (`maskrl.studies.registered`) means the sweeps of its page, and takes nothing else.
     """
+    if (page := registered.page_of(name)) is not None:
+        if seeds is not None or methods or tasks or [*grid] or profile != "auto":
+            raise ValueError(
+                f"{page} says itself what is run: leave everything but its name out, or write a page of your own."
+            )
+        return _of_study(page)
     settings = [_setting(word) for word in grid]
     if seeds is not None and seeds < 1:
         raise ValueError(f"{seeds} seeds: a sweep has at least one.")
@@ -98,6 +107,28 @@ def expand(
     if unknown := [f"{key}={value}" for key, value in settings if key not in used]:
         cells[0].resolve(unknown)  # which says what is wrong with it
         raise ValueError(f"{unknown[0]}: {cells[0].name} has no such value.")
+    return list(jobs.values())
+
+
+def _of_study(page: Path) -> list[Job]:
+    """The runs of all sweeps of a page, each recipe once."""
+    jobs: dict[str, Job] = {}
+    for line in registered.read(page):
+        if registered.page_of(line.name) is not None:
+            raise ValueError(f"{page} names another study, {line.name}: name the sweep itself.")
+        profile, seeds = line.options.get("profile", "auto"), line.options.get("seeds")
+        if profile not in get_args(AnyProfile) or (seeds is not None and not seeds.isdecimal()):
+            raise ValueError(f"{page}: --profile is one of {', '.join(get_args(AnyProfile))}, and --seeds is a number.")
+        found = expand(
+            line.name,
+            seeds=None if seeds is None else int(seeds),
+            methods=line.listed("methods"),
+            tasks=line.listed("tasks"),
+            grid=line.grid,
+            profile=cast(AnyProfile, profile),
+        )
+        for job in found:
+            jobs.setdefault(digest(job.recipe), job)
     return list(jobs.values())
 
 

@@ -1,0 +1,76 @@
+"""Scores that are published can be read again without the runs, and say the same."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from maskrl.analysis.results import ResultsError, publish
+from maskrl.analysis.scores import Scores
+from maskrl.analysis.verdict import versus
+from maskrl.recipes import resolve
+from written import VERSIONS, write_run
+
+CURVES = {"mlr": (30.0, 31.5, 33.25, 32.0), "baseline": (20.0, 22.5, 21.0, 20.5)}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for method, scores in CURVES.items():
+        recipe = resolve("toy/reach", method=method)
+        for seed, score in enumerate(scores, start=11):
+            write_run(tmp_path / "runs" / f"{method}-{seed}", replace(recipe, seed=seed), {0: 9.0, 3000: score})
+    return tmp_path / "runs"
+
+
+def test_what_is_read_from_published_results_is_what_the_runs_say(runs: Path, tmp_path: Path):
+    assert publish([runs], tmp_path / "results" / "one", commands=["maskrl sweep studies/one"]) == (8, [])
+    ours, theirs = Scores.read(runs), Scores.read(tmp_path / "results")
+    assert theirs.problems == ()
+    assert {(r.method, r.task, r.seed, r.curve) for r in theirs.runs} == {
+        (r.method, r.task, r.seed, r.curve) for r in ours.runs
+    }
+    assert all(run.protocol == ours.runs[0].protocol for run in theirs.runs)
+    assert versus(theirs, "mlr", "baseline").tasks == versus(ours, "mlr", "baseline").tasks
+    about = json.loads((tmp_path / "results" / "one" / "about.json").read_text())
+    assert about["commands"] == ["maskrl sweep studies/one"]
+    assert about["versions"] == VERSIONS
+    assert [(one["method"], one["task"]) for one in about["recipes"]] == [
+        ("baseline", "toy/reach"),
+        ("mlr", "toy/reach"),
+    ]
+
+
+def test_results_are_written_in_one_order_and_grow_with_the_runs(runs: Path, tmp_path: Path):
+    (runs / "mlr-11" / "status.json").write_text(json.dumps({"status": "stopped", "why": ""}))
+    done, unfinished = publish([runs], tmp_path / "results")
+    assert (done, unfinished) == (7, [f"{runs / 'mlr-11'} is stopped"])
+    before = (tmp_path / "results" / "scores.csv").read_text().splitlines()
+    (runs / "mlr-11" / "status.json").write_text(json.dumps({"status": "done", "why": ""}))
+    publish([runs, runs / "mlr-11"], tmp_path / "results")
+    after = (tmp_path / "results" / "scores.csv").read_text().splitlines()
+    assert [line for line in after if line not in before] == [
+        "mlr,toy/reach,11,0,0,0,9.0,0.0,",
+        "mlr,toy/reach,11,3000,3000,0,30.0,3.0,",
+    ]
+    assert [line for line in after if line in before] == before
+
+
+def test_runs_of_two_codes_or_recipes_are_not_published_together(runs: Path, tmp_path: Path):
+    odd = replace(resolve("toy/reach", ["agent.hidden=64"]), seed=15)
+    write_run(runs / "odd", odd, {3000: 1.0})
+    assert publish([runs], tmp_path / "results")[0] == 9  # under a name of its own
+    write_run(runs / "later", replace(resolve("toy/reach"), seed=16), {3000: 1.0}, versions=VERSIONS | {"maskrl": "9"})
+    with pytest.raises(ResultsError, match=r"was made with other versions \(maskrl"):
+        publish([runs], tmp_path / "results")
+    with pytest.raises(ResultsError, match="No run is done"):
+        publish([tmp_path / "nothing"], tmp_path / "results")
+
+
+def test_results_whose_recipes_cannot_be_read_have_scores_and_a_problem(runs: Path, tmp_path: Path):
+    publish([runs], tmp_path / "results")
+    (tmp_path / "results" / "about.json").write_text("{")
+    scores = Scores.read(tmp_path / "results")
+    assert len(scores.runs) == 8
+    assert "does not tell how these scores were made" in scores.problems[0]
