@@ -21,6 +21,8 @@ from maskrl.files import RunError
 # Errors of paths that somebody typed.
 UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EROFS)
 
+LONGEST = 5000  # characters of a refusal, which may repeat what was typed
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
@@ -31,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app([_as_path(word) for word in words], prog_name="maskrl")
     except (Refusal, RunError) as refusal:
-        print(f"maskrl: {refusal}", file=sys.stderr)
+        words = str(refusal)
+        print(f"maskrl: {words if len(words) <= LONGEST else words[:LONGEST] + '…'}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno not in UNUSABLE:
