@@ -120,7 +120,9 @@ def sequence(path: Path, recipe: Recipe, whole: Run, chance: random.Random) -> C
         number = chance.choice(SIGNALS)
         code = trainer.end(number)
         done[signal.Signals(number).name] += 1
-        early = 1 if number == signal.SIGINT else -number  # before the loop has taken over, Ctrl-C is a KeyboardInterrupt
+        early = (
+            1 if number == signal.SIGINT else -number
+        )  # before the loop has taken over, Ctrl-C is a KeyboardInterrupt
         assert code in (0, STOPPED, -number, early), f"exit code {code} after {signal.Signals(number).name}"
         done.update(between := _between(path, chance))
         harmed |= "log lost" in between
