@@ -5,20 +5,24 @@ BIN := $(VENV)/bin
 # The stamp is younger than the two files that decide what is installed, or the set-up runs again.
 STAMP := $(VENV)/.installed
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
 RECIPE := first
 ARGS :=
 
-.PHONY: help setup train test test-learning test-faults test-browser test-cuda lint check format clean
+.PHONY: help setup train test test-learning test-faults test-browser test-cuda lint check format clean kills sequences fuzz
 
 help:  ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## Create .venv and install everything at the tested versions.
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.10 or newer." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'
+	$(PIP) --no-deps --require-hashes --requirement requirements.lock
+	$(PIP) --constraint constraints.txt torch  # by itself: its build differs by machine, so no digest fits all
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 train: $(STAMP)  ## Train MLR on a real task, or continue: make train RECIPE=dmcontrol/reacher-easy ARGS="seed=3"
@@ -32,6 +36,20 @@ test-learning: $(STAMP)  ## The learning gate for all: every agent, with and wit
 
 test-faults: $(STAMP)  ## Only the faults: runs that are killed, files that are damaged, environments that fail.
 	$(BIN)/python -m pytest --numprocesses 2 -m faults
+
+KILLS := 1000
+SEQUENCES := 500
+FUZZ := 200000
+
+kills: $(STAMP)  ## By hand, about an hour: kill real runs KILLS times and compare each with its undisturbed twin.
+	cd tests && ../$(BIN)/python killing.py kills --count $(KILLS)
+
+sequences: $(STAMP)  ## By hand, about an hour: SEQUENCES random orders of signals, kills, deletions and restarts.
+	cd tests && ../$(BIN)/python killing.py sequences --count $(SEQUENCES)
+
+fuzz: $(STAMP)  ## By hand, hours: fuzz every reader of strangers' files with FUZZ cases each (installs atheris).
+	$(PIP) --constraint constraints.txt '.[fuzz]'
+	for target in overrides recipe metrics manifest csv checkpoints; do $(BIN)/python fuzz/run.py $$target --runs $(FUZZ) || exit 1; done
 
 test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu: apt-get install chromium).
 	$(BIN)/python -m pytest --numprocesses 2 -m browser

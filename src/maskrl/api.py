@@ -58,5 +58,6 @@ def train(
         loop.train(chosen, run, [Terminal(run)] if loggers is None else loggers, stop=stop)
     except Stopped as stopped:
         if stopped.signal_number is not None:
-            raise KeyboardInterrupt(f"Stopped and saved in {path}. The same call continues it.") from None
+            how = "Stopped and saved" if stopped.saved else "Stopped without saving, as the environment did not answer,"
+            raise KeyboardInterrupt(f"{how} in {path}. The same call continues it.") from None
     return run

@@ -1,8 +1,22 @@
 """The base of every configuration: frozen, keyword-only, beside what it builds, and read by its `build` alone."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
+
+# The most that a number may be, by its name. More is a slip of the finger, and would end in an error of memory or of C after the
+# run's directory was made. What a machine can hold is asked later, by cost/forecast.py.
+LARGEST = 10**6
+MOST: Mapping[str, int] = {
+    **dict.fromkeys(("frames", "decisions", "every", "capacity", "checkpoint_every", "max_frames"), 10**12),
+    **dict.fromkeys(("warmup_decisions", "epsilon_decisions", "correction_updates", "warmup_updates"), 10**12),
+    **dict.fromkeys(("target_every", "actor_every", "momentum_every"), 10**12),
+    **{"seed": 2**62, "threads": 1024, "size": 4096, "timeout": 10**7},
+    **dict.fromkeys(("frame_stack", "prefetch", "kernels", "strides", "decoder_depth"), 256),
+    **dict.fromkeys(("filters", "hidden", "latent_dim", "decoder_width", "head_width", "atoms", "side_by_side"), 2**16),
+}
+LONGEST = 4096  # characters of a text, and items of a list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +36,7 @@ class Config:
                 raise ValueError(
                     f"{field.name}={value!r} is not a choice of {type(self).__name__}: use one of {choices}."
                 )
+            self._require_within(field.name, value)
             accepted = (annotation, *get_args(annotation))
             if isinstance(value, float) and int in accepted and float not in accepted:
                 raise ValueError(f"{here} must be a whole number.")
@@ -31,6 +46,18 @@ class Config:
                 object.__setattr__(self, field.name, int(value))
             if type(value) is int and float in accepted and int not in accepted:
                 object.__setattr__(self, field.name, float(value))
+
+    def _require_within(self, name: str, value: object) -> None:
+        """Refuse numbers, texts and lists that are larger than anybody needs."""
+        if isinstance(value, str | tuple | list) and len(value) > LONGEST:
+            raise ValueError(
+                f"{name} of {type(self).__name__} has {len(value):,} characters or items: at most {LONGEST:,}."
+            )
+        most = MOST.get(name, LARGEST)
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, int | float) and abs(number) > most:
+                seen = f"{number:.3g}" if isinstance(number, float) else _shortened(number)
+                raise ValueError(f"{name}={seen} of {type(self).__name__} must be at most {most:,}.")
 
     def require_positive(self, *names: str) -> None:
         """Refuse fields that are not above 0; None is left out."""
@@ -43,3 +70,10 @@ class Config:
         for name in names:
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name}={value} of {type(self).__name__} must be at least {least}.")
+
+
+def _shortened(number: int) -> str:
+    """A whole number, or how long it is."""
+    return (
+        str(number) if abs(number) < 10**24 else f"a number of {math.ceil(number.bit_length() * math.log10(2))} digits"
+    )

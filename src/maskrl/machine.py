@@ -1,8 +1,12 @@
 """What this machine lets a process use: cores, memory, and limits of the shell. The standard library alone."""
 
+import ctypes
 import math
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +37,16 @@ def physical_cores(root: Path = Path("/")) -> int:
         except OSError:  # the system does not tell
             whole.add(str(number))
     return len(whole)
+
+
+def processor(root: Path = Path("/")) -> str | None:
+    """The model of the processor, where the system tells."""
+    with suppress(OSError):
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model", "cpu model"):
+                return value.strip() or None
+    return None
 
 
 def free_memory() -> int | None:
@@ -89,3 +103,23 @@ def control_groups(controller: str, root: Path) -> Iterator[Path]:
             mount = root / "sys/fs/cgroup" / (controller if controllers else "")
             # In a container the path may be the host's, of which the container sees only the root.
             yield from (mount / above.relative_to("/") for above in (Path(path), *Path(path).parents))
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it ends, whatever it does then. The parent must not start it in a thread
+    that ends before.
+    """
+    parent = os.getppid()
+    if sys.platform == "linux":
+        set_death_signal = 1  # PR_SET_PDEATHSIG of prctl.h
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the system knew
+            os._exit(1)
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

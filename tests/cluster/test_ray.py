@@ -1,11 +1,14 @@
 """Sweeps on a real Ray cluster: several nodes on this machine, which listen on 127.0.0.1 alone."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,3 +87,39 @@ def test_a_sweep_outlives_a_node_and_its_results_are_those_of_this_machine(tmp_p
     assert report.returncode == 0, told
     assert "12 runs" in told
     assert all(task in (tmp_path / "report.html").read_text() for task in ("toy/reach", "toy/catch"))
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss, of iproute2")
+def test_a_ray_on_this_machine_alone_listens_on_loopback_alone(tmp_path: Path):
+    """Asked of the system while a sweep trains: of every process that the sweep has started, and of those that these have."""
+    tiny = [word for word in TINY if not word.startswith(("objective", "budget"))]
+    words = ["sweep", "toy/reach", *tiny, "budget.frames=3000", "--seeds", "1", "--methods", "baseline"]
+    words += ["--out", str(tmp_path / "sweep")]
+    with maskrl(*words, "--backend", "ray", "--address", "local") as sweep:
+        first_trainer(tmp_path / "sweep", sweep, lambda _: True)
+        lines = subprocess.run(["ss", "-tlnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+        ours = family(sweep.pid)
+        sweep.send_signal(signal.SIGTERM)
+        told = sweep.communicate()[0]
+    assert sweep.returncode == 143, told
+    heard = [(re.findall(r'\("([^"]+)",pid=(\d+)', line), line.split()[3]) for line in lines]
+    mine = {(name, address) for owners, address in heard for name, process in owners if int(process) in ours}
+    assert {"gcs_server", "raylet"} <= {name for name, _ in mine}
+    open_to_others = [
+        f"{name} at {address}"
+        for name, address in mine
+        if not ip_address(address.rpartition(":")[0].strip("[]").replace("*", "::").replace("::ffff:", "")).is_loopback
+    ]
+    assert not open_to_others
+
+
+def family(process: int) -> set[int]:
+    """A process and all that it has started, directly or not; Ray's servers are in sessions of their own."""
+    parents = dict[int, int]()
+    for entry in os.listdir("/proc"):
+        with suppress(OSError, ValueError):
+            parents[int(entry)] = parent(int(entry))
+    found = {process}
+    while more := {child for child, above in parents.items() if above in found} - found:
+        found |= more
+    return found

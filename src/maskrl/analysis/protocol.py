@@ -37,7 +37,8 @@ def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Pr
 
     What a published system sets of the environment, such as the size of a frame, is its own choice: there the suite's value stands.
     """
-    from_recipe = {path: value for path, value in leaves(recipe).items() if path.startswith("env.") or path in PROTOCOL}
+    told = {path: value for path, value in leaves(recipe).items() if path != "env.timeout"}  # which changes no score
+    from_recipe = {path: value for path, value in told.items() if path.startswith("env.") or path in PROTOCOL}
     if recipe.preset is not None:
         own, suites = (named_recipe(recipe.name, recipe.profile, agent, "none") for agent in (recipe.preset, None))
         if own is not None and suites is not None:

@@ -4,8 +4,10 @@ Reading does not stop at what is wrong: a reader returns the runs that it could 
 """
 
 import csv
+import io
 import json
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +25,13 @@ from maskrl.analysis.protocol import (
     task_of,
     unit_of,
 )
+from maskrl.files import read_bytes, read_object
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.published import Unit, published_scores
-from maskrl.runs.directory import Run, RunError, read_object
+from maskrl.runs.directory import Run, RunError
 
 COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
+CSV = 1 << 28  # bytes of a CSV at most
 LARGEST = 1e100  # of a score: squares of a larger one soon overflow
 
 
@@ -76,7 +80,8 @@ def score_or_nan(value: Any) -> float:
 
 def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Every run directory in a folder, at any depth, that has not been seen yet: paths may overlap."""
-    for folder in sorted(file.parent for file in path.rglob("recipe.json")):
+    found = (Path(place) for place, folders, files in os.walk(path) if "recipe.json" in (*folders, *files))
+    for folder in sorted(found):
         if folder.resolve() not in seen:
             seen.add(folder.resolve())
             yield folder
@@ -93,7 +98,7 @@ def read_folder(path: Path, seen: set[Path]) -> Found:
             found, wrong = read_results(about.parent)
             runs += found
             problems += wrong
-    if not runs and not problems and not any(path.rglob("recipe.json")):
+    if not runs and not problems and next(run_folders(path, set()), None) is None:
         return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     for folder in run_folders(path, seen):
         try:
@@ -137,13 +142,13 @@ ABOUT, SCORES = "about.json", "scores.csv"  # of a study in a repository, as `ma
 
 def read_results(folder: Path) -> Found:
     """The runs of a study that `maskrl results` wrote: their scores, with the protocol of the recipes beside them."""
-    runs, problems = read_csv(folder / SCORES)
+    runs, problems = _read_csv(folder / SCORES, folder / SCORES)
     try:
-        about = read_object(folder / ABOUT)
+        about = read_object(folder, ABOUT)
         recipes = {(one["method"], one["task"]): from_json(json.dumps(one["recipe"])) for one in about["recipes"]}
         versions = about["versions"]
         protocols = {key: protocol_of(recipe, versions) for key, recipe in recipes.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return runs, [*problems, f"{folder / ABOUT} does not tell how these scores were made ({error})."]
     return [replace(run, protocol=protocols.get((run.method, run.task), run.protocol)) for run in runs], problems
 
@@ -154,13 +159,18 @@ _Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, s
 
 
 def read_csv(path: Path) -> Found:
-    """The runs of a file with a row for every evaluation."""
+    """The runs of a file with a row for every evaluation. A link that somebody names is meant."""
+    return _read_csv(path, path.resolve())
+
+
+def _read_csv(path: Path, there: Path) -> Found:
+    """`there`: where the file is. It is no link, pipe or device."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            names = [name.strip().lower() for name in next(reader, [])]
-            lines = [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
+        reader = csv.reader(io.StringIO(text, newline=""))
+        names = [name.strip().lower() for name in next(reader, [])]
+        lines = [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
+    except (OSError, RunError, UnicodeDecodeError, csv.Error) as error:
         return [], [f"{path} cannot be read as a CSV: {error}."]
     units = [unit for unit in get_args(Unit) if unit in names]
     missing = [name for name in COLUMNS if name not in names] + ([] if units else ["frames or decisions"])

@@ -13,10 +13,13 @@ from typing import Any
 
 from maskrl.analysis.protocol import method_of, task_of
 from maskrl.analysis.reading import ABOUT, SCORES, run_folders, score_or_nan
+from maskrl.files import write_whole
+from maskrl.outputs import require_output
 from maskrl.recipes.schema import Recipe, as_json
-from maskrl.runs.directory import Run, write_whole
+from maskrl.runs.directory import Run
 
 COLUMNS = ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds")
+MARK = b'{\n "commands": ['  # how about.json begins
 APART = ("seed", "threads")  # of a recipe: a run's own
 
 
@@ -24,10 +27,13 @@ class ResultsError(Exception):
     """Runs that cannot be published together; the message says why."""
 
 
-def publish(paths: Sequence[Path], out: Path, *, commands: Sequence[str] = ()) -> tuple[int, list[str]]:
+def publish(
+    paths: Sequence[Path], out: Path, *, commands: Sequence[str] = (), force: bool = False
+) -> tuple[int, list[str]]:
     """Write the scores of all runs that are done into a folder. Returns how many there are, and which are not done.
 
-    All runs must be of one code: the same versions on the same kind of machine.
+    All runs must be of one code: the same versions on the same kind of machine. Replaces earlier results; other files only with
+    `force`.
     """
     rows, recipes, versions = list[dict[str, Any]](), dict[tuple[str, str], dict[str, Any]](), dict[str, Any]()
     unfinished, counted, seen = list[str](), 0, set[Path]()
@@ -48,6 +54,8 @@ def publish(paths: Sequence[Path], out: Path, *, commands: Sequence[str] = ()) -
     told = [{"method": method, "task": task, "recipe": tree} for (method, task), tree in sorted(recipes.items())]
     out.mkdir(parents=True, exist_ok=True)
     about = {"commands": [*commands], "runs": counted, "versions": versions, "recipes": told}
+    require_output(out / ABOUT, MARK, force=force)
+    require_output(out / SCORES, ",".join(COLUMNS).encode(), force=force)
     write_whole(out / ABOUT, json.dumps(about, indent=1) + "\n")
     write_whole(out / SCORES, _as_csv(rows))
     return counted, unfinished

@@ -4,6 +4,9 @@ Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raise
 129 a closed terminal, 130 Ctrl-C, 143 SIGTERM.
 """
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,17 +14,39 @@ from typing import Annotated
 import typer
 
 from maskrl import __version__
-from maskrl.cli import bench, doctor, pictures, plan, recipes, report, representation, results, sweep, train
+from maskrl.cli import bench, doctor, licences, pictures, plan, recipes, report, representation, results, sweep, train
 from maskrl.cli.words import Refusal
+from maskrl.files import RunError
+
+# Errors of paths that somebody typed.
+UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EROFS)
+
+LONGEST = 5000  # characters of a refusal, which may repeat what was typed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
+    for stream in (sys.stdout, sys.stderr):  # one that knows ASCII alone gets the numbers of other letters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        app(None if arguments is None else list(arguments), prog_name="maskrl")
-    except Refusal as refusal:
-        print(f"maskrl: {refusal}", file=sys.stderr)
+        app([_as_path(word) for word in words], prog_name="maskrl")
+    except (Refusal, RunError) as refusal:
+        words = str(refusal)
+        print(f"maskrl: {words if len(words) <= LONGEST else words[:LONGEST] + '…'}", file=sys.stderr)
         raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in UNUSABLE:
+            raise
+        print(f"maskrl: {error.filename}: {error.strerror}.", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _as_path(word: str) -> str:
+    """A file or folder whose name begins with one dash is no option."""
+    is_path = word.startswith("-") and not word.startswith("--") and len(word) > 2 and os.path.lexists(word)
+    return f"./{word}" if is_path else word
 
 
 def _print_version(asked: bool) -> None:
@@ -54,6 +79,7 @@ app.command()(pictures.masks)
 app.command()(report.report)
 app.command()(results.results)
 app.command()(doctor.doctor)
+app.command()(licences.licences)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(sweep.app, name="sweep")
 app.command()(plan.plan)

@@ -24,7 +24,11 @@ BACKEND_HELP = (
 SweepName = Annotated[str, typer.Argument(metavar="NAME", help=SWEEP_HELP)]
 Grid = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)]
 Backend = Annotated[Literal["local", "ray", "print"], typer.Option(help=BACKEND_HELP)]
-Seeds = Annotated[int | None, typer.Option(metavar="N", help="Seeds 1 to N (default: as many as the paper has).")]
+Seeds = Annotated[
+    int | None, typer.Option(metavar="N", max=10_000, help="Seeds 1 to N (default: as many as the paper has).")
+]
 Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Such as mlr,der (default: mlr,baseline).")]
 Tasks = Annotated[str | None, typer.Option(metavar="A,B", help="Tasks of the suite (default: the paper's).")]
-Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time (default: what fits here).")]
+Workers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, max=10_000, help="Runs at a time (default: what fits here).")
+]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Asked, ProfileOption, Refusal, refusing
+from maskrl.cli.words import Asked, Force, ProfileOption, Refusal, refusing
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -34,11 +34,14 @@ def masks(
         typer.Option(help="Show the run's agent (the default if there is one), its replay, or random actions."),
     ] = None,
     start: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Decisions before the clip; a shorter episode shows its end.")
+        int,
+        typer.Option(metavar="N", min=0, max=10**6, help="Decisions before the clip; a shorter episode shows its end."),
     ] = 24,
     profile: ProfileOption = "auto",
+    force: Force = False,
 ) -> None:
     """Make a page that shows what MLR hides of a real clip: cube, spatial and temporal masks of any ratio and size."""
+    from maskrl.outputs import MASKS, OutputError, require_output
     from maskrl.recipes.overrides import with_overrides
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.report import masks as explorer
@@ -49,6 +52,8 @@ def masks(
         source, overrides = "dmcontrol/cartpole-swingup", [source, *(overrides or [])]
     if out.is_dir():
         raise Refusal(f"--out {out} is a folder. Name a file, such as {out / 'masks.html'}.")
+    with refusing(OutputError, OSError):
+        require_output(out, MASKS, force=force)
     words, run = overrides or [], None
     with refusing(RunError, ValueError):
         if Path(source).is_dir():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Refusal, refusing
+from maskrl.cli.words import Force, Refusal, refusing
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def report(
         Literal["published", "none"], typer.Option(help="Put the paper's numbers beside yours, or nothing.")
     ] = "published",
     at: Annotated[
-        int | None, typer.Option(min=0, help="Take scores at this time (frames; on Atari decisions), not at the end.")
+        int | None,
+        typer.Option(min=0, max=10**15, help="Take scores at this time (frames; on Atari decisions), not at the end."),
     ] = None,
     mixed: Annotated[
         bool,
@@ -35,13 +36,15 @@ def report(
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table there as Markdown, LaTeX and CSV.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write what runs say, beside the paper, as one page that opens anywhere: no server, no network."""
     from maskrl.analysis.scores import ScoresError
+    from maskrl.files import write_whole
+    from maskrl.outputs import REPORT, OutputError, require_output
     from maskrl.report import report as gather
     from maskrl.report.exports import write
     from maskrl.report.page import render
-    from maskrl.runs.directory import write_whole
 
     missing = [str(path) for path in runs or () if not path.exists()]
     if not runs or missing:
@@ -49,13 +52,14 @@ def report(
         raise Refusal(f"{seen}. Name run directories, the folder of a sweep, or a CSV file.")
     if out.is_dir():
         raise Refusal(f"--out {out} is a folder: name a file, such as {out / 'report.html'}.")
-    with refusing(ScoresError, ModuleNotFoundError, OSError):
+    with refusing(ScoresError, OutputError, ModuleNotFoundError, OSError):
+        require_output(out, REPORT, force=force)
         out.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(out.parent, os.W_OK):  # said before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs, against=against, at=at, mixed=mixed)
         write_whole(out, render(page))
-        written = write(page.tables, tables) if tables is not None else []
+        written = write(page.tables, tables, force=force) if tables is not None else []
     _tell(page)
     _print(f"\nThe page: {out} ({out.stat().st_size / 1e6:.1f} MB). Open it in a browser.")
     if tables is not None:

@@ -29,7 +29,7 @@ def _complain(text: str) -> None:
 
 def probe(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    clips: Annotated[int | None, typer.Option(metavar="N", min=1, help=CLIPS_HELP)] = None,
+    clips: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**6, help=CLIPS_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Test what a run's encoder has learned to see, and write probe.json into its directory; nothing else there changes."""
@@ -102,8 +102,8 @@ def _papers_cosine(recipe: "Recipe") -> str:
 def pretrain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN_HELP)],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where what is collected and the encoder go.")],
-    transitions: Annotated[int | None, typer.Option(metavar="N", min=1, help=TRANSITIONS_HELP)] = None,
-    updates: Annotated[int | None, typer.Option(metavar="N", min=1, help=UPDATES_HELP)] = None,
+    transitions: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=TRANSITIONS_HELP)] = None,
+    updates: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=UPDATES_HELP)] = None,
 ) -> None:
     """Let a run's agent collect, train MLR alone on that, and keep the encoder. The same command again continues."""
     from maskrl import recipes

@@ -19,6 +19,8 @@ from maskrl.cli.words import command, console, listed, print_rows, refusing, tab
 from maskrl.words import count, duration, size
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from maskrl.studies.backends import Size
     from maskrl.studies.jobs import Job
     from maskrl.studies.sweep import Backend as Place
@@ -69,22 +71,27 @@ def start(
     tasks: options.Tasks = None,
     profile: options.ProfileOption = "auto",
     workers: options.Workers = None,
-    retries: Annotated[int, typer.Option(metavar="N", min=0, help=RETRIES_HELP)] = 2,
+    retries: Annotated[int, typer.Option(metavar="N", min=0, max=1000, help=RETRIES_HELP)] = 2,
     address: Annotated[str, typer.Option(help=ADDRESS_HELP)] = "auto",
-    runs_per_gpu: Annotated[int, typer.Option(metavar="N", min=1, help="Runs that share a GPU, if there is one.")] = 1,
+    runs_per_gpu: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="Runs that share a GPU, if there is one.")
+    ] = 1,
     extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
 ) -> None:
     """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
-    from maskrl.runs.directory import RunFiles
+    from maskrl.runs.directory import RunError, RunFiles
     from maskrl.studies.backends import local, on_ray
     from maskrl.studies.jobs import expand
-    from maskrl.studies.sweep import SweepError, write_manifest
+    from maskrl.studies.sweep import SweepError, require_plain, write_manifest
 
     only, folder = {"methods": listed(methods), "tasks": listed(tasks)}, out or Path("sweeps") / name.replace("/", "-")
     asked = {"sweep": name, "seeds": seeds, **only, "grid": grid or [], "profile": profile}
-    with refusing(ValueError, ModuleNotFoundError, SweepError):
+    with refusing(ValueError, ModuleNotFoundError, SweepError, RunError):
         jobs = expand(name, seeds=seeds, **only, grid=grid or (), profile=profile)
         entries = write_manifest(folder, asked, jobs, extend=extend)
+    with refusing(RunError):
+        for job in jobs:
+            require_plain(folder, job.directory)
     todo = [job for job in jobs if RunFiles(folder / job.directory).status != "done"]
     sweep = Sweep(name, folder, jobs, todo, entries, _typed(context))
     if backend == "print":
@@ -228,14 +235,16 @@ def status(
 STYLES: "dict[State, str]" = {"failed": "red", "running": "cyan", "interrupted": "yellow", "waiting": "dim"}
 
 
-def _row(one: "Look") -> list[str]:
+def _row(one: "Look") -> "list[str | Text]":
+    from rich.text import Text
+
     from maskrl.words import duration, number
 
     return [
         one.directory,
-        f"[{STYLES.get(one.state, 'green')}]{one.state}[/]",
+        Text(one.state, STYLES.get(one.state, "green")),
         f"{one.frames:,} of {one.budget:,}",
-        f"{one.frames / one.budget:.0%}",
+        f"{one.frames / max(1, one.budget):.0%}",
         "–" if one.score is None else number(one.score),
         duration(one.seconds) if one.frames else "–",
     ]
@@ -250,7 +259,8 @@ def _summary(looks: "Sequence[Look]") -> str:
     words = ", ".join([f"{counts['done']} of {count(len(looks), 'run')} done", *others])
     if counts["done"] + counts["failed"] == len(looks):
         return words
-    share = sum(one.budget if one.state == "done" else one.frames for one in looks) / sum(one.budget for one in looks)
+    frames = sum(one.budget if one.state == "done" else one.frames for one in looks)
+    share = frames / max(1, sum(one.budget for one in looks))
     left = seconds_left(looks, counts["running"])
     rest = f", {duration(left)} {'to go' if counts['running'] else 'of work left'}" if left else ""
     return f"{words}; {share:.0%} of all frames{rest}"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -16,6 +17,7 @@ from maskrl.cli.words import (
     AgentOption,
     AsJson,
     Asked,
+    Force,
     MethodOption,
     ObjectiveOption,
     Overrides,
@@ -64,7 +66,7 @@ def train(
     from maskrl.runs.directory import Run, RunError, default_path
     from maskrl.runs.loggers import choose_loggers
     from maskrl.runs.loop import train as run_to_the_end
-    from maskrl.runs.terminal import Terminal
+    from maskrl.runs.terminal import Terminal, until_closed
 
     recipe = first() if recipe == "first" else recipe
     asked = Asked(recipe, overrides, profile, method, agent, objective)
@@ -90,14 +92,16 @@ def train(
         needs = forecast(chosen, path)  # before anything is written
     with refusing(RunError, OSError):
         run = run or Run.create(path, chosen)
-    banner(run, needs, profile)
+    with until_closed():  # `| head` may have gone already, and the run matters more
+        banner(run, needs, profile)
 
     terminal = Terminal(run)
     with _ending(run, terminal, asked.command(run_dir, names or ())):
         # The terminal comes last: when it draws, the others have what it shows.
         run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
-    print()
-    summary(run)
+    with until_closed():
+        print()
+        summary(run)
     if video:
         _show(run)
 
@@ -153,7 +157,10 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
         with refusing(RunError, NothingToDrawError):
             yield
     except Stopped as stopped:
-        print(f"\nStopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:\n  {command}")
+        how = f"Stopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:"
+        if not stopped.saved:
+            how = "Stopped without saving, as the environment did not answer. Continue from the newest checkpoint with:"
+        print(f"\n{how}\n  {command}")
         raise typer.Exit(128 + (stopped.signal_number or 0)) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
         print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")
@@ -162,6 +169,12 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
         kept = "The last good checkpoint is kept. Once the cause is removed, continue from it with:"
         again = f"{kept}\n  {command}" if checkpoints(run.checkpoints) else "No checkpoint yet."
         print(f"maskrl: {error}\n{again}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("allocate|out of memory", str(error)):
+            raise
+        less = "Set agent.batch_size, replay.capacity or env.size lower, or use replay.storage=disk."
+        print(f"maskrl: There is not enough memory. {less}\n{str(error).strip()[:300]}", file=sys.stderr)
         raise typer.Exit(1) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -218,6 +231,9 @@ def summary(run: "Run") -> None:
     from maskrl.runs.directory import title
 
     recipe, scores = run.recipe, run.scores
+    if not scores:
+        print(f"Done: {title(recipe)}. Its log has no evaluation any more: metrics.jsonl is lost or changed.")
+        return
     last, best = scores[-1], max(scores, key=lambda score: score["score"])
     rows = {"score": f"{_mean(last['score'], last['spread'])} over {count(int(last['episodes']), 'episode')}"}
     if best["frames"] != last["frames"]:
@@ -256,8 +272,11 @@ def _paper(recipe: "Recipe") -> dict[str, str]:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    episodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Default: as many as in the run.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=10**6, help="Default: as many as in the run.")
+    ] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
@@ -272,7 +291,7 @@ def evaluate(
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
     configure_process(recipe, opened.threads)
-    returns, recorded = _play(policy, recipe, played, video)
+    returns, recorded = _play(policy, recipe, played, video, force)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
         result = {"score": returns.score, "spread": returns.spread, "returns": returns.returns}
@@ -290,16 +309,19 @@ def evaluate(
 
 
 def _play(
-    policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None
+    policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None, force: bool
 ) -> tuple["EpisodeReturns", Path | None]:
     """Play episodes; returns their returns, and the file of the recording if one is made."""
+    from maskrl.outputs import VIDEO, OutputError, require_output
     from maskrl.runs.loop import EVALUATION_SEED
     from maskrl.runs.players import Players
     from maskrl.runs.video import Video
 
-    with refusing(ValueError, ModuleNotFoundError, RuntimeError):
+    with refusing(ValueError, ModuleNotFoundError, RuntimeError, OutputError, OSError):
         players = Players(recipe, lambda text: print(f"maskrl: {text}", file=sys.stderr))
         recorder = None if video is None else Video(video, fps=players.fps)
+        if recorder is not None:
+            require_output(recorder.path, VIDEO, force=force)
     with refusing(OSError), closing(players), recorder or nullcontext():
         seed, epsilon = recipe.seed + EVALUATION_SEED, recipe.evaluation.epsilon
         watcher = None if recorder is None else recorder.add

@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from maskrl.recipes.schema import Recipe
 
@@ -41,6 +42,7 @@ AgentOption = Annotated[
 ObjectiveOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The objective's half of a method; none for the agent alone.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is not an earlier output of this command.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
@@ -96,7 +98,8 @@ def command(*words: str, **options: object) -> str:
 
 def typed(*words: str, **options: object) -> list[str]:
     """Words of a command line. Options that are None or False are left out."""
-    line = [*words]
+    # A word that begins with a dash would be taken for an option; all that we type so are paths.
+    line = [f"./{word}" if word.startswith("-") else word for word in words]
     for name, value in options.items():
         if value is not None and value is not False:
             line += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -123,27 +126,29 @@ def console() -> "Console":
 def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
     """Say what is being done: in place on a terminal, else a line each."""
     from rich.console import Console
+    from rich.text import Text
 
     out = Console(stderr=stderr, highlight=False)
     if out.is_terminal:
         with out.status("") as status:
-            yield status.update
+            yield lambda text: status.update(Text(text))  # a name may have what looks like markup
     else:
         yield lambda text: print(text, file=out.file, flush=True)
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int, folds: Sequence[str] = ()
+    headings: Sequence[str], rows: "Iterable[Sequence[str | Text]]" = (), *, left: int, folds: Sequence[str] = ()
 ) -> "Table":
     """Columns: the first and those that fold are to the left, the others to the right. Those that fold share what room is left."""
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(box=None, pad_edge=False, header_style="bold")
     for place, heading in enumerate(headings):
         justify: Literal["left", "right"] = "left" if place < left or heading in folds else "right"
         made.add_column(heading, justify=justify, no_wrap=heading not in folds, overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # a name is no markup
     return made
 
 

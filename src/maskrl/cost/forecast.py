@@ -3,6 +3,7 @@
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,9 @@ from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs import checkpoint, encoder_file
-from maskrl.runs.build import replay_size
+from maskrl.runs.build import device_of, replay_size
 from maskrl.runs.directory import RunError, encoder_path
+from maskrl.runs.trial import require_numerics
 from maskrl.words import size
 
 META = torch.device("meta")
@@ -58,7 +60,21 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
             f"{size(needs.disk_free)} free. "
             f"{advice} Or choose a --run-dir on a larger disk."
         )
+    _require_room_for_a_batch(recipe, spaces, memory_free)
+    require_numerics(recipe, device_of(recipe).type)
     return needs
+
+
+def _require_room_for_a_batch(recipe: Recipe, spaces: Spaces, free: int | None) -> None:
+    """Refuse a batch whose frames alone do not fit into memory."""
+    length = recipe.objective.needs.clip_length if recipe.objective is not None else 0
+    frames = recipe.agent.batch_size * 2 * prod(spaces.obs) + length * prod(spaces.obs)
+    if free is not None and frames > free:
+        raise RunError(
+            f"agent.batch_size={recipe.agent.batch_size:,}"
+            + (f" and clips of {length:,}" if length else "")
+            + f": the frames of one update alone take {size(frames)} of memory; {size(free)} is free. Set them lower."
+        )
 
 
 def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:

@@ -29,6 +29,9 @@ class EnvConfig(Config):
     action_repeat: int  # frames per decision
     size: int  # pixels along each side of a frame
     frame_stack: int
+    # Seconds that a reset or a step may take. A process that does not answer for so long is killed, and brought back by taking the
+    # same actions again. Changes no result.
+    timeout: float = 300.0
 
     least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
@@ -38,7 +41,7 @@ class EnvConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_at_least(1, "action_repeat", "frame_stack")
+        self.require_at_least(1, "action_repeat", "frame_stack", "timeout")
         self.require_at_least(self.least_size, "size")
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:

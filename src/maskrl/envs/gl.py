@@ -23,7 +23,7 @@ with mujoco.Renderer(model, 16, 16) as renderer:
     renderer.update_scene(data)
     if not renderer.render().any():
         raise SystemExit("it draws, but everything is black")
-    print(*(GL.glGetString(name).decode() for name in (GL.GL_VENDOR, GL.GL_RENDERER)))
+    print(*(GL.glGetString(name).decode() for name in (GL.GL_VENDOR, GL.GL_RENDERER, GL.GL_VERSION)))
 """
 _PROVEN = "MASKRL_GL"  # backend and renderer that a process above us has tried: its children need not try again
 _SECONDS = 60  # a first start from a cold network disk is slow
@@ -33,7 +33,9 @@ class GL(NamedTuple):
     """What draws the frames."""
 
     backend: str  # "egl", "osmesa" or "glfw"
-    renderer: str  # vendor and device, such as "Mesa/X.org llvmpipe (LLVM 15.0.6, 256 bits)"
+    renderer: (
+        str  # vendor, device and driver, such as "Mesa llvmpipe (LLVM 15.0.6, 256 bits) 4.5 (Core Profile) Mesa 22.3.6"
+    )
 
 
 class NoBackendError(RuntimeError):

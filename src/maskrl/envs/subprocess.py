@@ -4,12 +4,20 @@ import atexit
 import multiprocessing
 import random
 import signal
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+
+from maskrl.machine import die_with_parent
+
+LOOK = 0.1  # seconds between two looks at whether the run is to stop, while the process does not answer
+GRACE = 2.0  # seconds that it may take to answer once the run is to stop
+CLOSE = 2.0  # seconds that it may take to end
 
 
 class Makes(Protocol):
@@ -18,13 +26,27 @@ class Makes(Protocol):
     def make(self, *, seed: int, training: bool) -> gym.Env[Any, Any]: ...
 
 
+class InterruptedStep(BaseException):
+    """The run is to stop, and the environment's process does not answer. No error, like KeyboardInterrupt."""
+
+
 class SubprocessEnv(gym.Env[Any, Any]):
     """The environment that `config` makes. `step_async` lets it begin with a step, and `step` of the same action then waits for it.
 
-    Steps come in the same order and lead to the same as in this process: only the waiting is saved.
+    Steps come in the same order and lead to the same as in this process: only the waiting is saved. A process that does not answer
+    within `timeout` seconds is killed: that is a TimeoutError. While it waits, it asks `is_stopping` whether the run is to stop.
     """
 
-    def __init__(self, config: Makes, *, seed: int, training: bool) -> None:
+    def __init__(
+        self,
+        config: Makes,
+        *,
+        seed: int,
+        training: bool,
+        timeout: float = 300.0,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._timeout, self._is_stopping = timeout, is_stopping
         # Not a fork: torch's threads and OpenGL's contexts do not survive one.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -61,7 +83,7 @@ class SubprocessEnv(gym.Env[Any, Any]):
         atexit.unregister(self.close)
         with suppress(OSError):
             self._pipe.close()
-        self._process.join(timeout=5)  # it ends with the pipe
+        self._process.join(timeout=CLOSE)  # it ends with the pipe
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -72,17 +94,33 @@ class SubprocessEnv(gym.Env[Any, Any]):
 
     def _answer(self) -> Any:
         try:
+            self._await_answer()
             failed, answer = self._pipe.recv()
+        except TimeoutError:
+            raise
         except (EOFError, OSError) as error:
-            self._process.join(timeout=5)
+            self._process.join(timeout=CLOSE)
             raise RuntimeError(f"its process has ended with exit code {self._process.exitcode}") from error
         if failed:
             raise RuntimeError(answer)
         return answer
 
+    def _await_answer(self) -> None:
+        begun, asked = time.monotonic(), None
+        while not self._pipe.poll(LOOK):
+            now = time.monotonic()
+            asked = now if asked is None and self._is_stopping() else asked
+            if asked is not None and now - asked > GRACE:
+                self._process.kill()
+                raise InterruptedStep
+            if now - begun > self._timeout:
+                self._process.kill()
+                raise TimeoutError(f"its process did not answer for {self._timeout:g} seconds and was killed")
+
 
 def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
     """In the other process: do as told until the pipe is closed."""
+    die_with_parent()
     for told in ("SIGINT", "SIGTERM", "SIGHUP"):  # are for the process that learns, which still needs this one to save
         with suppress(AttributeError):  # not every system has them all
             signal.signal(getattr(signal, told), signal.SIG_IGN)

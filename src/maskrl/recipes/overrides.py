@@ -21,6 +21,9 @@ from maskrl.recipes.schema import (
     with_objective,
 )
 
+DEEPEST = 20  # groups and lists within each other
+LONGEST = 100_000  # characters of an override
+
 
 def from_json(text: str) -> Recipe:
     """The recipe that `as_json` wrote. A ValueError names everything that is wrong with it, one per line."""
@@ -49,7 +52,12 @@ def with_overrides(
     """
     typed = [_Override.parse(text) for text in overrides]
     malformed = [
-        f"{override.text}: an override is path=value, such as seed=2." for override in typed if not override.path
+        f"{_cut(override.text)}: an override is path=value, such as seed=2." for override in typed if not override.path
+    ]
+    malformed += [
+        f"{_cut(override.text)}: at most {DEEPEST} groups within each other, and {LONGEST:,} characters."
+        for override in typed
+        if len(override.path) > DEEPEST or len(override.text) > LONGEST or is_deep(override.value)
     ]
     if malformed:
         raise ValueError("\n".join(malformed))
@@ -75,6 +83,20 @@ def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Rec
     return with_overrides(
         recipe, [line for line in overrides if line.startswith(of) and line.partition("=")[0] in known]
     )
+
+
+def is_deep(text: str) -> bool:
+    """Whether JSON has more groups and lists within each other than anybody needs: readers call themselves for each."""
+    depth = 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if depth > DEEPEST:
+            return True
+    return False
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 class _Override(NamedTuple):
@@ -141,7 +163,7 @@ def _scalar(text: str) -> Any:
         return words[text.lower()]
     try:
         value = json.loads(text, parse_constant=str)  # NaN and Infinity stay words: no field takes them
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits
         value = text
     if isinstance(value, float) and value.is_integer() and "." not in text:
         return int(value)  # 1e5 frames
@@ -180,7 +202,10 @@ def _read(text: str) -> tuple[Recipe, tuple[()]] | tuple[None, list[_Problem]]:
         details = error.errors(include_url=False)
     if details[0]["type"] == "json_invalid":
         return None, [_Problem((), f"This is not JSON: {details[0]['ctx']['error']}.")]
-    tree = json.loads(text)
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of lists
+        return None, [_Problem((), f"This cannot be read: {error}.")]
     return None, [_explain(detail, tree) for detail in details]
 
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from maskrl.files import open_file, status_of
 from maskrl.nn.clip import Clip
 from maskrl.nn.transfer import HOSTS, Arriving, pinned, sent
 from maskrl.replay.ahead import Ahead
@@ -615,12 +616,15 @@ def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | No
     """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
     if directory is None:
         return np.zeros(shape, dtype)
+    folder, inner = directory.absolute().parent, directory.name
+    status_of(folder, inner, "a directory")
     directory.mkdir(parents=True, exist_ok=True)
     path, size = directory / name, prod(shape) * np.dtype(dtype).itemsize
-    if not path.exists():
+    if status_of(folder, f"{inner}/{name}") is None:
         aside = path.with_name(f"{name}.new")
         try:
-            with aside.open("wb") as file:
+            aside.unlink(missing_ok=True)
+            with aside.open("xb") as file:
                 _lengthen(file, size)
         except OSError as error:
             aside.unlink(missing_ok=True)
@@ -630,15 +634,15 @@ def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | No
                 str(path),
             ) from error
         aside.rename(path)
-    if mend and path.stat().st_size < size:
-        with path.open("r+b") as file:
+    with open_file(folder, f"{inner}/{name}", "r+b") as file:
+        if mend and os.fstat(file.fileno()).st_size < size:
             _lengthen(file, size)
-    if path.stat().st_size != size:
-        raise ValueError(
-            f"{path} has {path.stat().st_size} bytes, this replay needs {size}: it is damaged, or of another replay. "
-            "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
-        )
-    return np.memmap(path, dtype, "r+", shape=shape)
+        if (found := os.fstat(file.fileno()).st_size) != size:
+            raise ValueError(
+                f"{path} has {found} bytes, this replay needs {size}: it is damaged, or of another replay. "
+                "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
+            )
+        return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def _lengthen(file: IO[bytes], size: int) -> None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from maskrl.files import write_whole
+from maskrl.outputs import LATEX, MARKDOWN, require_output
 from maskrl.report.tables import Cell, Column, Table
-from maskrl.runs.directory import write_whole
 
 
 def markdown(table: Table) -> str:
@@ -107,12 +108,16 @@ def _harmless(text: str) -> str:
 FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": as_csv}
 
 
-def write(tables: Iterable[Table], folder: Path) -> list[Path]:
-    """Every table in every format: `folder/key.md`, `.tex` and `.csv`."""
+def write(tables: Iterable[Table], folder: Path, *, force: bool = False) -> list[Path]:
+    """Every table in every format: `folder/key.md`, `.tex` and `.csv`. Replaces earlier ones; other files only with `force`."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {folder / f"{table.key}.{ending}": form(table) for table in tables for ending, form in FORMATS.items()}
+    marks = {".md": MARKDOWN, ".tex": LATEX}
+    for path, text in texts.items():  # all are looked at before one is written
+        require_output(path, marks.get(path.suffix) or text.partition("\n")[0].encode(), force=force)
     for path, text in texts.items():
-        write_whole(path, text)
+        mark = marks.get(path.suffix, b"").decode()  # a CSV has no comments, and is known by its heading
+        write_whole(path, f"{text}\n{mark}\n" if mark else text)
     return list(texts)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from maskrl.analysis.protocol import method_of, protocol_of, task_of, unit_of
 from maskrl.analysis.reading import LARGEST, RunScores, run_folders
+from maskrl.files import open_file, read_object
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
 
@@ -65,7 +66,7 @@ def run_facts(folder: Path) -> RunFacts:
         for part, spent in event["parts"].items() if event["kind"] == "timing" else ():
             timing[part] += spent if is_number(spent) else 0.0
     probes = [event for event in events if event["kind"] == "probe"]
-    measured = _json_object(folder / "probe.json")
+    measured = read_object(folder, "probe.json")
     return RunFacts(
         run=RunScores(method_of(recipe), task_of(recipe), recipe.seed, unit, (), protocol, str(folder)),
         recipe=recipe,
@@ -83,7 +84,7 @@ def run_facts(folder: Path) -> RunFacts:
 def _last_clock(folder: Path) -> dict[str, Any]:
     """The clock of the last line of the log that is whole; nothing if there is none."""
     try:
-        with (folder / "metrics.jsonl").open("rb") as file:
+        with open_file(folder, "metrics.jsonl") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 2**18))
             lines = file.read().splitlines()
     except OSError:
@@ -102,14 +103,6 @@ def _life(run: Run) -> Life:
     """The status; of a run that says it is running, whether a process holds its lock."""
     named: dict[str, Life] = {"new": "not begun", "stopped": "interrupted", "done": "done", "failed": "failed"}
     return named.get(run.status) or ("running" if run.is_locked else "interrupted")
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def is_number(value: Any) -> bool:

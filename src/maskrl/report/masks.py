@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskrl.envs.base import require_extra
+from maskrl.files import write_whole
 from maskrl.nn.augment import Augment
 from maskrl.nn.masking import CubeMasker, MaskConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.report.film import Footage, objective_of
-from maskrl.runs.directory import write_whole
 
 Of = Literal["pixels", "features"]
 Shape = tuple[int, int, int]  # steps, height, width

@@ -8,6 +8,7 @@ encoder.safetensors  the result: what `encoder_from` of a recipe takes
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,15 +22,16 @@ from numpy.typing import NDArray
 
 from maskrl.agents.base import Agent, Metrics, numbers
 from maskrl.clock import Clock
+from maskrl.files import read_object, write_whole
 from maskrl.recipes.schema import Budget, Recipe, ReplayConfig, as_json, digest, with_objective
 from maskrl.replay.buffer import Replay
 from maskrl.representation.latents import cheap_probe
 from maskrl.runs import encoder_file
 from maskrl.runs.build import build_agent, build_replay, configure_process
 from maskrl.runs.checkpoint import checkpoints
-from maskrl.runs.directory import Run, RunError, read_object, write_whole
+from maskrl.runs.directory import Run, RunError, RunFiles
 from maskrl.runs.signals import Stopped, stopping
-from maskrl.runs.state import is_logged, load_agent, load_replay
+from maskrl.runs.state import continuing, is_logged, load_agent, load_replay
 from maskrl.runs.world import Tell, World
 
 COLLECTING_SEED = 3_000_000  # added to the run's seed, so that no episode starts as one of its training did
@@ -98,8 +100,9 @@ def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Pat
 def _begin(out: Path, plan: Plan) -> Run:
     """The directory, new or with the same plan. It is like a run's, but without a recipe.json, so it is not taken for a run."""
     file, here = out / "pretrain.json", json.loads(json.dumps(plan.as_dict()))
-    if file.exists():
-        there = read_object(file)
+    if os.path.lexists(file):
+        RunFiles(out).require_plain()
+        there = read_object(out, file.name)
         if there != here:
             words = ", ".join(name for name in here if there.get(name) != here[name])
             raise RunError(f"{out} holds a pre-training that differs in: {words}. Choose another --out.")
@@ -121,16 +124,23 @@ class _Work:
         self.agent = build_agent(plan.recipe, self.world.env)
         self.collector = load_agent(run, self.world.env, run.newest(tell))
         self.replay = build_replay(plan.recipe, self.world.env, directory)
-        self._obs, self._earlier, self._start = None, 0.0, time.monotonic()
+        self._obs: NDArray[np.uint8] | None = None
+        self._earlier, self._start = 0.0, time.monotonic()
         state = directory.restore(tell, set_aside=True)
         if state is not None:
-            self.agent.load_state_dict(state["agent"])
-            self.collector.generators.load_state_dict(state["collector"])
-            load_replay(self.replay, state["replay"], tell)
-            self.collected, self.updates, self._earlier = state["collected"], state["updates"], state["seconds"]
-            self._obs = self.world.load_state_dict(state["world"])
-            torch.set_rng_state(state["torch"])
-        directory.rewind(self.clock if state is not None else None)
+            with continuing(directory):
+                self._load(state, tell)
+        rewound = directory.rewind(*((None, None) if state is None else (self.clock, state.get("log"))))
+        if rewound.complaint:
+            tell(rewound.complaint)
+
+    def _load(self, state: dict[str, Any], tell: Tell) -> None:
+        self.agent.load_state_dict(state["agent"])
+        self.collector.generators.load_state_dict(state["collector"])
+        load_replay(self.replay, state["replay"], tell)
+        self.collected, self.updates, self._earlier = state["collected"], state["updates"], state["seconds"]
+        self._obs = self.world.load_state_dict(state["world"])
+        torch.set_rng_state(state["torch"])
 
     @property
     def clock(self) -> Clock:

@@ -10,13 +10,14 @@ import gymnasium as gym
 
 from maskrl.agents.base import Agent
 from maskrl.clock import Clock
+from maskrl.files import write_whole
 from maskrl.nn.clip import Clip
 from maskrl.objectives.base import ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Draw, Replay
 from maskrl.representation.latents import agent_latents, linear_probe, masking, play, seeded, split, summary, varying
 from maskrl.runs.build import build_agent, build_replay
-from maskrl.runs.directory import Run, RunError, write_whole
+from maskrl.runs.directory import Run, RunError
 from maskrl.runs.policy import clock_of
 from maskrl.runs.state import load_agent, load_replay
 from maskrl.runs.world import Tell

@@ -21,11 +21,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from maskrl.files import open_file, status_of
+
 # 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more beside each frame of the replay;
 # 4: before objectives, agents and generators had the present shape. Its policies are the same, so they can be evaluated.
 FORMAT = 5
 READABLE = (4, FORMAT)
 KEPT = 2  # the newest, and the one before
+HEADER = 100_000_000  # bytes at most, which is also the limit of the safetensors library
 
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.safetensors")
 
@@ -44,7 +47,8 @@ class Checkpoint(NamedTuple):
 
 def checkpoints(directory: Path) -> list[Checkpoint]:
     """Those that are there, the newest first. What is only half written, or set aside, is not among them."""
-    names = [] if not directory.is_dir() else [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
+    there = status_of(directory.parent, directory.name, "a directory") is not None
+    names = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()] if there else []
     return sorted((Checkpoint(int(name[1]), name[2], path) for name, path in names if name), reverse=True)
 
 
@@ -85,6 +89,7 @@ class Content(NamedTuple):
 
 def read(checkpoint: Checkpoint) -> Content:
     """The state, on the CPU; a `DamagedError` if it is not the one that was written."""
+    _require_length(checkpoint.path)
     if (found := digest_of(checkpoint.path)) != checkpoint.digest:
         raise DamagedError(f"its bytes have the digest {found}, its name says {checkpoint.digest}")
     try:
@@ -101,6 +106,21 @@ def read(checkpoint: Checkpoint) -> Content:
     return Content(version, recipe, state)
 
 
+def _require_length(path: Path) -> None:
+    """Refuse a file that is not as long as its header says, before all of it is read: it may be a hole of terabytes."""
+    with open_file(path.parent, path.name) as file:
+        length, header = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+        if header > min(length, HEADER):
+            raise DamagedError(f"its header has {header:,} bytes, of {length:,} in all")
+        try:
+            entries = json.loads(file.read(header)).items()
+            ends = [int(entry["data_offsets"][1]) for name, entry in entries if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise DamagedError(f"it is not a checkpoint: {type(error).__name__}: {error}") from error
+    if length != (expected := 8 + header + max(ends, default=0)):
+        raise DamagedError(f"it has {length:,} bytes, and its header says {expected:,}")
+
+
 def nbytes(state: Mapping[str, Any]) -> int:
     """Of the tensors in a state, which need not have data."""
     return sum(leaf.nbytes for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
@@ -109,7 +129,7 @@ def nbytes(state: Mapping[str, Any]) -> int:
 def digest_of(path: Path) -> str:
     """64 bits of SHA-256: against accidents. Against a forger there is no need, as no content can run code."""
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_file(path.parent, path.name) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()[:16]

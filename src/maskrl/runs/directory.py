@@ -9,44 +9,35 @@ replay/            the frames, memory-mapped
 lock               held by the process that trains the run
 """
 
+import hashlib
 import json
 import os
 import platform
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from maskrl.clock import Clock
 from maskrl.envs.base import require_extra
+from maskrl.files import LOG, read_bytes, read_object, read_text, require_plain, status_of, write_whole
+from maskrl.files import RunError as RunError
+from maskrl.machine import processor
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json, difference, digest, digest_of_text
 from maskrl.runs import checkpoint
 from maskrl.runs.evaluate import EpisodeReturns
+from maskrl.runs.lock import Lock, is_trained
+from maskrl.runs.log import CLOCK, Kind, Log, Mark, Rewound, events_of
 from maskrl.threads import usual_threads
 
-try:
-    import fcntl
-except ImportError:  # Windows, where a run is not locked
-    fcntl = None  # type: ignore[assignment]
-
-# random: the score of random actions. probe: measures of the encoder, see representation/latents.py. The last three are about
-# the process, not the run: where its time went, the cost of a checkpoint, and what did not go as planned.
-Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "checkpoint", "note"]
 Status = Literal["new", "running", "stopped", "done", "failed"]
-CLOCK = tuple(field.name for field in fields(Clock))  # that every event has
-
-
-class RunError(Exception):
-    """Something about a run directory that its user can put right; the message says how."""
 
 
 class RunFiles:
@@ -60,44 +51,36 @@ class RunFiles:
         """Where the run is in its life. A file that cannot be read only shows that there is a run."""
         if not os.path.exists(self.path / "status.json"):
             return "new"
-        status: Status = read_object(self.path / "status.json").get("status", "running")
+        status: Status = read_object(self.path, "status.json").get("status", "running")
         return status if status in get_args(Status) else "running"
 
     @property
     def why(self) -> str:
         """The error that a failed run ended with."""
-        return str(read_object(self.path / "status.json").get("why", "status.json cannot be read"))
+        return str(read_object(self.path, "status.json").get("why", "status.json cannot be read"))
 
     def versions(self) -> dict[str, Any]:
         """The versions that the run was started with; empty if they cannot be read."""
-        return read_object(self.path / "versions.json")
+        return read_object(self.path, "versions.json")
 
     @property
     def is_locked(self) -> bool:
         """Whether some process trains this run, as far as the file system tells."""
-        if fcntl is None:
-            return False
-        try:
-            with (self.path / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:  # of another kind: there is no run yet, or there are no locks
-            return isinstance(error, BlockingIOError)
-        return False
+        return is_trained(self.path)
+
+    def require_plain(self) -> None:
+        """Refuse a directory in which links, pipes or devices stand where a run has its files: a stranger may have made it."""
+        require_plain(self.path)
 
     def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
         """The logged events in order, of these kinds or of all; a line torn by a crash is passed over."""
         try:
-            lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
+            content = read_bytes(self.path, "metrics.jsonl", most=LOG)
         except FileNotFoundError:
             return
         except OSError as error:
             raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
-        words = [kind.encode() for kind in kinds or get_args(Kind)]
-        for line in lines:
-            # Most lines of a long log are updates: those that are not asked for are not parsed.
-            event = _event(line) if any(word in line for word in words) else None
-            if event is not None and (not kinds or event["kind"] in kinds):
-                yield event
+        yield from events_of(content, *kinds)
 
     @property
     def scores(self) -> list[dict[str, float]]:
@@ -118,7 +101,8 @@ class RunFiles:
     @property
     def videos(self) -> list[Path]:
         """Videos in the run's directory and its folders, such as those of `maskrl evaluate --video`."""
-        return sorted(path for path in self.path.rglob("*") if path.suffix.lower() in (".mp4", ".gif"))
+        found = (path for path in self.path.rglob("*") if path.suffix.lower() in (".mp4", ".gif"))
+        return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
 class Run(RunFiles):
@@ -127,13 +111,16 @@ class Run(RunFiles):
     def __init__(self, path: Path, recipe: Recipe) -> None:
         super().__init__(path)
         self.recipe = recipe
+        self._log, self._lock = Log(path), Lock(path)
+        self._is_locked_by_us = False
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> "Run":
         """The run in this directory: a new one, or the one that is there if it has the same recipe."""
-        if (path / "recipe.json").exists():
+        if os.path.lexists(path / "recipe.json"):
+            RunFiles(path).require_plain()
             # A recipe with a config of one's own cannot be read back, but it can be recognised.
-            known = read_object(path / "recipe.json") == json.loads(as_json(recipe))
+            known = read_object(path, "recipe.json") == json.loads(as_json(recipe))
             run = cls(path, recipe) if known else cls.open(path)
             if run.recipe != recipe:
                 changes = "\n".join(f"  {line}" for line in difference(run.recipe, recipe))
@@ -160,10 +147,11 @@ class Run(RunFiles):
     def open(cls, path: Path) -> "Run":
         """The run that is in this directory."""
         file = path / "recipe.json"
-        if not file.exists():
+        if not os.path.lexists(file):
             raise RunError(f"{path} holds no run: there is no recipe.json in it. `maskrl train` makes one.")
+        RunFiles(path).require_plain()
         try:
-            return cls(path, from_json(file.read_text()))
+            return cls(path, from_json(read_text(path, "recipe.json")))
         except (ValueError, OSError) as error:
             raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
 
@@ -177,21 +165,11 @@ class Run(RunFiles):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
-        with self._writing():
-            file = (self.path / "lock").open("a+")
-        with file:
-            try:
-                lock(file)
-            except BlockingIOError:
-                file.seek(0)
-                owner = file.read(200).strip() or "another process"
-                raise RunError(
-                    f"{self.path} is being trained by {owner}. Wait for it, stop it (Ctrl-C there, or kill: it saves "
-                    "first), or choose another --run-dir."
-                ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-            file.flush()
+        with ExitStack() as stack:
+            with self._writing():
+                stack.enter_context(self._lock)
+            stack.callback(setattr, self, "_is_locked_by_us", False)
+            self._is_locked_by_us = True
             yield
 
     def require_same_encoder(self) -> None:
@@ -212,15 +190,16 @@ class Run(RunFiles):
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def log(self, kind: Kind, clock: Clock, values: Mapping[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"kind": kind, **asdict(clock), **values}) + "\n")
+        self._log.append({"kind": kind, **asdict(clock), **values})
 
-    def rewind(self, clock: Clock | None) -> None:
-        """Forget what was logged after this time, or everything: it will be done again."""
-        if (self.path / "metrics.jsonl").exists():
-            decisions, updates = (-1, -1) if clock is None else (clock.decisions, clock.updates)
-            kept = [one for one in self.events() if one["decisions"] <= decisions and one["updates"] <= updates]
-            write_whole(self.path / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in kept))
+    def rewind(self, clock: Clock | None, mark: Mark | None = None, *, evaluated: int | None = None) -> Rewound:
+        """Cut the log back to a checkpoint of this time, whose state has this `log`; or to nothing. See `Log.rewind`."""
+        return self._log.rewind(clock, mark, evaluated)
+
+    def complaints(self) -> list[str]:
+        """Sentences about what something else did to the run's files, each told once."""
+        told, self._log.complaints = self._log.complaints, []
+        return told
 
     def set_status(self, status: Status, why: str = "") -> None:
         write_whole(self.path / "status.json", json.dumps({"status": status, "why": why}))
@@ -230,20 +209,21 @@ class Run(RunFiles):
     @cached_property
     def digest(self) -> str:
         """By which checkpoints know their recipe: of its text, as another version of maskrl may have written it."""
-        file = self.path / "recipe.json"
-        return digest_of_text(file.read_text()) if file.exists() else digest(self.recipe)
+        there = (self.path / "recipe.json").exists()
+        return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     def save(self, state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint. Those before it stay until it is on the disk, and so is the log up to here."""
-        log = self.path / "metrics.jsonl"
-        if log.exists():
-            with log.open("ab") as file:
-                os.fsync(file.fileno())
-        return checkpoint.write(self.checkpoints, state, recipe=self.digest)
+        """Write a checkpoint. Those before it stay until it is on the disk, and so is the log up to here.
+
+        Refuses if another process has taken the run: its lock is looked at first.
+        """
+        if self._is_locked_by_us and (told := self._lock.check()) is not None:
+            self._log.complaints.append(told)
+        return checkpoint.write(self.checkpoints, {**state, "log": self._log.mark()}, recipe=self.digest)
 
     def restore(
         self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False, older: bool = False
@@ -310,50 +290,6 @@ class Run(RunFiles):
             )
 
 
-def lock(file: IO[str]) -> None:
-    """Lock a file for this process, or raise BlockingIOError. Waits for `is_locked`, which holds the lock for a moment."""
-    for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if pause is None:
-                raise
-            time.sleep(pause)
-        except OSError:
-            return  # a file system without locks; `maskrl doctor` tells
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    """A line of the log, or None if no run has written it."""
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(event, dict) or event.get("kind") not in get_args(Kind):
-        return None
-    numbers = [event.get(name) for name in CLOCK]
-    match event["kind"]:
-        case "evaluation" | "random":
-            returns = event.get("returns")
-            numbers += [event.get("score"), *(returns if isinstance(returns, list) and returns else [None])]
-        case "episode":
-            numbers.append(event.get("return"))
-        case "timing":
-            parts = event.get("parts")
-            numbers += parts.values() if isinstance(parts, dict) else [None]
-    return event if all(isinstance(number, int | float) for number in numbers) else None
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object; an empty one if the file cannot be read."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def title(recipe: Recipe) -> str:
     return f"{recipe.name} · {recipe.method} · {recipe.profile} profile · seed {recipe.seed}"
 
@@ -373,7 +309,7 @@ def begun_from(recipe: Recipe) -> dict[str, str]:
     path = encoder_path(recipe)
     if path is None:
         return {}
-    if not path.is_file():
+    if status_of(path.parent, path.name) is None:
         raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
     return {"encoder": checkpoint.digest_of(path)}
 
@@ -390,9 +326,36 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
         "source": source(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
+        "cpu": processor(),
+        "instructions": instructions(),
+        "torch build": torch_build(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "driver": driver(),
         "renderer": recipe.env.renderer(),
     }
+
+
+def instructions() -> str:
+    """The instruction sets that torch's kernels use, and what keeps its libraries from better ones. Sums round by them."""
+    asked = [f"{name}={os.environ[name]}" for name in sorted(LIMITS) if os.environ.get(name)]
+    return " ".join([str(torch.backends.cpu.get_cpu_capability()), *asked])
+
+
+# By which a user limits the instruction sets of oneDNN and of Intel's MKL; torch's own limit is in what it says of itself.
+LIMITS = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+
+
+def torch_build() -> str:
+    """The commit of torch, and a digest of its compilers, flags and libraries: two builds of one version may round differently."""
+    lines = [line for line in torch.__config__.show().splitlines() if "CPU capability" not in line]
+    return f"{str(torch.version.git_version)[:12]} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:12]}"
+
+
+def driver() -> str | None:
+    """Of the GPU, where the system tells."""
+    with suppress(OSError):
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    return None
 
 
 @cache  # later commits do not change the code that this process runs
@@ -417,16 +380,3 @@ def _origin(wheel: metadata.Distribution) -> str:
         digests = [f"{kind}={digest}" for kind, digest in url.get("archive_info", {}).get("hashes", {}).items()]
         return str(url.get("vcs_info", {}).get("commit_id") or next(iter(digests), ""))
     return ""
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write the whole file or nothing. Bytes of a folder's name that are not text are escaped."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # others may write the same at the same time
-    try:
-        with aside.open("wb") as file:
-            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -9,8 +9,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from maskrl.files import status_of, write_whole
 from maskrl.nn.encoders import Encoder
-from maskrl.runs.directory import RunError, write_whole
+from maskrl.runs.directory import RunError
 
 KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders are equal files
 
@@ -23,7 +24,7 @@ def write(path: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights, and how they were made."""
-    if not path.is_file():
+    if status_of(path.parent, path.name) is None:
         raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
     try:
         with safe_open(path, "pt") as file:

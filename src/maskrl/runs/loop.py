@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from maskrl.agents.base import Action, Agent
+from maskrl.envs.subprocess import InterruptedStep
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.evaluate import EpisodeReturns
 from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.signals import InterruptedEvaluation, Stop, Stopped, stopping
 from maskrl.runs.state import State
+from maskrl.runs.watchdog import watchdog
 from maskrl.runs.world import EnvironmentFailedError
 
 EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
@@ -19,12 +21,19 @@ EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation ep
 def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: threading.Event | None = None) -> Agent:
     """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one. Closes the loggers.
 
-    Raises `Stopped`, with everything saved, when a signal comes (in the main thread) or `stop` is set.
+    Raises `Stopped`, with everything saved, when a signal comes (in the main thread) or `stop` is set. Nothing is saved then if an
+    environment's process does not answer.
     """
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
-        with stopping(stop) as asked:
-            _loop(state, asked)
+        patience = recipe.env.timeout * (2 if recipe.overlap else 1)  # a process of its own has a time-out of its own
+        with stopping(stop) as asked, watchdog(run, (state.world, state.players), patience):
+            state.world.is_stopping = lambda: bool(asked)
+            try:
+                _loop(state, asked)
+            except InterruptedStep:
+                run.set_status("stopped")
+                raise Stopped(asked.signal_number, saved=False) from None
         if not state.is_done:
             run.set_status("stopped")
             raise Stopped(asked.signal_number)

@@ -22,6 +22,8 @@ from maskrl.runs.build import configure_process, device_of, make_evaluation_envs
 from maskrl.runs.evaluate import Camera, Counter, Env, EpisodeReturns, next_of, nobody, play
 
 START = 2.0  # seconds that a process takes to start: it must have as much to do
+ALIVE = None  # what a helper sends while it plays
+HEARTBEAT = 1.0  # seconds between two of these
 MEMORY = 450_000_000  # bytes of one on DMControl, which takes the most; they may have half of what is free
 
 Weights = dict[str, NDArray[Any]]
@@ -47,6 +49,7 @@ class Players:
         self._envs = make_evaluation_envs(recipe)
         self._helpers: list[Helper] = []
         self._most = helpers_allowed(recipe)
+        self.waiting: float | None = None  # since when, by time.monotonic(), this process waits for its environments
 
     @property
     def fps(self) -> float:
@@ -71,6 +74,9 @@ class Players:
             most, envs = 0, envs[:1]
 
         def count(ended: int) -> None:
+            self.waiting = time.monotonic()
+            for helper in self._helpers:
+                helper.kill_if_late(self._recipe.env.timeout)
             if counter is not None:
                 counter(ended)
             left = len(match.waiting) * (time.perf_counter() - begun) / ended if ended else 0.0  # seconds to play
@@ -81,6 +87,7 @@ class Players:
 
         with nullcontext() if on_gpu else torch_threads(1):
             try:
+                self.waiting = time.monotonic()
                 match.share(self._helpers[:most])
                 while len(match.returns) < episodes:
                     if match.waiting:
@@ -91,6 +98,8 @@ class Players:
             except BaseException:
                 self._dismiss(self._helpers)
                 raise
+            finally:
+                self.waiting = None
         for helper, words in match.failed:
             self._tell(f"A process that plays evaluation episodes failed ({words}). The others play on without it.")
             self._dismiss([helper])
@@ -161,9 +170,12 @@ class Helper:
 
     def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
         self._recipe, self._spaces, self._begun = recipe, spaces, False
+        self._heard: float | None = None  # when it was last heard of; None: it has nothing to do
+        self._late = ""  # why it was killed
         self.busy = threading.Lock()
         # Not by multiprocessing, which would run the user's script once more.
-        script = "from maskrl.runs.players import help_out; help_out()"
+        script = "from maskrl.machine import die_with_parent; die_with_parent(); "
+        script += "from maskrl.runs.players import help_out; help_out()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {script}"],
             stdin=subprocess.PIPE,
@@ -184,6 +196,12 @@ class Helper:
         """The return of an episode."""
         return float(self._ask("play", number))
 
+    def kill_if_late(self, timeout: float) -> None:
+        """Kill it if it has not been heard of for so long. Somebody else plays its episode then."""
+        if self._heard is not None and time.monotonic() - self._heard > timeout:
+            self._late = f"it did not answer for {timeout:g} seconds and was killed"
+            self._process.kill()
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -196,11 +214,21 @@ class Helper:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
+            self._heard = time.monotonic()
             pickle.dump(request, self._process.stdin)
             self._process.stdin.flush()
-            failed, answer = pickle.load(self._process.stdout)
-        except (OSError, EOFError, ValueError) as error:  # ValueError: closed from another thread
-            raise RuntimeError(f"it ended with exit code {self._process.wait()}") from error
+            while (message := pickle.load(self._process.stdout)) is ALIVE:
+                self._heard = time.monotonic()
+            failed, answer = message
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            pickle.UnpicklingError,
+        ) as error:  # ValueError: closed from another thread
+            raise RuntimeError(self._late or f"it ended with exit code {self._process.wait()}") from error
+        finally:
+            self._heard = None
         if failed:
             raise RuntimeError(answer)
         return answer
@@ -208,6 +236,9 @@ class Helper:
 
 class _Helping:
     """The other side of a `Helper`."""
+
+    def __init__(self, beat: Callable[[int], None]) -> None:
+        self._beat = beat  # called at every decision
 
     def begin(self, recipe: Recipe, spaces: Spaces) -> None:
         configure_process(recipe)
@@ -222,7 +253,7 @@ class _Helping:
 
     def play(self, number: int) -> float:
         returns = dict[int, float]()
-        play(self._act, [self._env], deque([number]), returns, **self._rules)
+        play(self._act, [self._env], deque([number]), returns, **self._rules, counter=self._beat)
         return returns[number]
 
 
@@ -232,7 +263,19 @@ def help_out() -> None:
     os.dup2(2, 1)  # what libraries print must not come between
     requests: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    helping = _Helping()
+    last = time.monotonic()
+
+    def send(message: Any) -> None:
+        nonlocal last
+        last = time.monotonic()
+        pickle.dump(message, answers)
+        answers.flush()
+
+    def beat(_: int) -> None:
+        if time.monotonic() - last > HEARTBEAT:
+            send(ALIVE)
+
+    helping = _Helping(beat)
     while True:
         request = requests.get()
         try:
@@ -242,8 +285,7 @@ def help_out() -> None:
             answer = (False, getattr(helping, name)(*arguments))
         except Exception as error:
             answer = (True, f"{type(error).__name__}: {error}")  # not every error survives the way to another process
-        pickle.dump(answer, answers)
-        answers.flush()
+        send(answer)
 
 
 def _listen(requests: "queue.Queue[Any]") -> None:

@@ -99,12 +99,12 @@ def load(path: str | Path, *, device: str = "cpu") -> Policy:
 
 def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> Policy:
     """The policy in the state of a checkpoint."""
-    spaces = _spaces(recipe, state)
-    network = recipe.agent.build(spaces, None, torch.device(device)).policy()
     try:
+        spaces = _spaces(recipe, state)
+        network = recipe.agent.build(spaces, None, torch.device(device)).policy()
         network.load_agent_state(state["agent"])
         clock = clock_of(recipe, state)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError, OverflowError) as error:
         raise RunError(
             f"The checkpoint does not fit the recipe beside it: {type(error).__name__}: {error}\nPut back the recipe.json and "
             "the checkpoints of one run."

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 class Stopped(Exception):  # noqa: N818, it is not an error
     """The run was stopped and its state saved; the same call continues it."""
 
-    def __init__(self, signal_number: int | None) -> None:
+    def __init__(self, signal_number: int | None, *, saved: bool = True) -> None:
         super().__init__(signal_number)
         self.signal_number = signal_number  # None: stopped by an event
+        self.saved = saved  # False: its environment did not answer, so the run continues from the checkpoint before
 
 
 class InterruptedEvaluation(BaseException):

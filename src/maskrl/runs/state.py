@@ -2,8 +2,8 @@
 
 import random
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ class State:
         self.position = Position()
         self._start, self._cpu_start, self._pace = time.perf_counter(), time.process_time(), Pace()
         self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
+        self._known_notes: tuple[str, ...] = ()  # that the log has since the newest checkpoint
         self._timed: dict[str, float] = {}  # seconds of each part at the newest timing event
 
     def __enter__(self) -> "State":
@@ -135,12 +136,14 @@ class State:
         on_cpu = self.agent.device.type == "cpu"  # else an update waits for the device by its nature
         if on_cpu and (text := self._pace.complaint()) is not None:
             self._notes.append(text)
+        self._notes += self.run.complaints()
         for text in self._notes:
             self.note(text)
         self._notes.clear()
 
     def note(self, text: str) -> None:
-        self.run.log("note", self.clock, {"text": text})
+        if text not in self._known_notes:
+            self.run.log("note", self.clock, {"text": text})
         self.loggers.note(text, self.clock)
 
     def log_probe(self) -> None:
@@ -203,28 +206,36 @@ class State:
                     f"Versions changed since the run began, so results may differ: {', '.join(changed)}."
                 )
             obs = self._load(state)
+            if not begun:
+                self._notes.append(
+                    "versions.json is lost, so nobody can tell whether versions or threads have changed."
+                )
         position = self.position
         self._saved = (position.decisions, position.evaluated) if position.decisions else None
-        run.rewind(self.clock if position.evaluated >= 0 else None)
+        self._rewind(state)
         run.set_status("running")
         self.loggers.write({}, self.clock)
         return obs
 
+    def _rewind(self, state: Mapping[str, Any] | None) -> None:
+        """Cut the log back to the checkpoint, and say what is wrong with it."""
+        clock, mark = (None, None) if state is None else (self.clock, state.get("log"))
+        rewound = self.run.rewind(clock, mark, evaluated=self.position.evaluated)
+        self._known_notes = rewound.notes
+        if rewound.complaint:
+            self._notes.append(rewound.complaint)
+        if clock is not None and not rewound.checkpoint:  # its process was killed before it could say what it cost
+            newest, *_ = checkpoints(self.run.checkpoints)
+            self.run.log("checkpoint", clock, {"bytes": newest.path.stat().st_size})
+
     def _load(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
-        try:
+        with continuing(self.run):
             self.agent.load_state_dict(state["agent"])
             load_replay(self.replay, state["replay"], self._notes.append)
             for name, value in state["position"].items():
                 setattr(self.position, name, type(getattr(self.position, name))(value))
             obs = self.world.load_state_dict(state["world"])
             self._load_generators(state["generators"])
-        except EnvironmentFailedError:
-            raise
-        except Exception as error:  # a state that we did not write may raise anything
-            raise RunError(
-                f"{self.run.path} cannot be continued from its checkpoint: {type(error).__name__}: {error}\n"
-                "Put back a good copy of the run, or remove its directory to start again."
-            ) from error
         return obs
 
     def _load_generators(self, generators: dict[str, Any]) -> None:
@@ -237,6 +248,20 @@ class State:
         random.setstate(generators["python"])
 
 
+@contextmanager
+def continuing(run: Run) -> Iterator[None]:
+    """Refuse a state that does not fit. One that we did not write may raise anything."""
+    try:
+        yield
+    except (EnvironmentFailedError, RunError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{run.path} cannot be continued from its checkpoint: {type(error).__name__}: {error}\n"
+            "Put back a good copy of the run, or remove its directory to start again."
+        ) from error
+
+
 def as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
     """A state as the replay took it: a checkpoint knows tensors alone."""
     return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
@@ -245,7 +270,8 @@ def as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
 def load_agent(run: Run, env: gym.Env[Any, Any], state: Mapping[str, Any]) -> Agent:
     """The agent of a run as a checkpoint has it."""
     agent = build_agent(run.recipe, env)
-    agent.load_state_dict(state["agent"])
+    with continuing(run):
+        agent.load_state_dict(state["agent"])
     return agent
 
 

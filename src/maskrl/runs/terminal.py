@@ -204,18 +204,18 @@ class Terminal(Logger):
     def close(self) -> None:
         if self._live is not None and self._live.is_started:
             self._draw(self._live)  # the end stays on the screen
-            with _until_closed():
+            with until_closed():
                 self._live.stop()
 
     def _say(self, line: str, style: str = "") -> None:
-        with _until_closed():
+        with until_closed():
             if self._live is None:
                 print(line, flush=True)
             else:
                 self._live.console.print(line, highlight=False, markup=False, style=style)
 
     def _draw(self, live: Live) -> None:
-        with _until_closed():
+        with until_closed():
             live.start()
             # Room for the "^C" that a terminal echoes: on a full last line it would wrap and displace the next picture.
             live.update(Constrain(picture(self.progress), live.console.width - 3), refresh=True)
@@ -230,7 +230,7 @@ class Terminal(Logger):
 
 
 @contextmanager
-def _until_closed() -> Iterator[None]:
+def until_closed() -> Iterator[None]:
     """Print nothing more once the reader has gone (a closed pipe or terminal): the run matters more than its output."""
     try:
         yield

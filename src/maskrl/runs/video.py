@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.envs.base import require_extra
+from maskrl.outputs import VIDEO
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.evaluate import Act, Episode
 
@@ -92,9 +93,12 @@ class Video:
         if self._encoder is None:
             import imageio_ffmpeg  # type: ignore[import-untyped]
 
+            params = ["-metadata", f"comment={VIDEO.decode()}"]  # by which it is known as ours
             size = (image.shape[1], image.shape[0])
             # yuv420p, which every player knows, needs even sides.
-            self._encoder = imageio_ffmpeg.write_frames(str(self.path), size, fps=self.fps, macro_block_size=2)
+            self._encoder = imageio_ffmpeg.write_frames(
+                str(self.path), size, fps=self.fps, macro_block_size=2, output_params=params
+            )
             self._encoder.send(None)
         self._encoder.send(np.ascontiguousarray(image))
 
@@ -105,4 +109,6 @@ class Video:
                 self.path.unlink(missing_ok=True)  # half a video
         elif self._images and error is None:
             first, *rest = self._images
-            first.save(self.path, save_all=True, append_images=rest, duration=round(1000 / self.fps), loop=0)
+            first.save(
+                self.path, save_all=True, append_images=rest, duration=round(1000 / self.fps), loop=0, comment=VIDEO
+            )

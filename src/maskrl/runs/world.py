@@ -5,6 +5,7 @@ reset again and take the same actions. Not every environment is like that (a rob
 """
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -45,6 +46,8 @@ class World:
 
     def __init__(self, recipe: Recipe, tell: Tell) -> None:
         self._recipe, self._tell = recipe, tell
+        self.is_stopping: Callable[[], bool] = lambda: False  # asked while an environment's process does not answer
+        self.waiting: float | None = None  # since when, by time.monotonic(), for an answer of the environment
         self.env = self._make()
         self.spaces = Spaces.of(self.env)
         self.episode = -1  # number of the current one
@@ -164,6 +167,7 @@ class World:
             raise EnvironmentFailedError(failed) from error
 
     def _renew(self) -> None:
+        self.waiting = None
         with suppress(Exception):
             self.env.close()
         try:
@@ -174,16 +178,23 @@ class World:
     def _make(self) -> gym.Env[Any, Any]:
         recipe = self._recipe
         if recipe.overlap:
-            return SubprocessEnv(recipe.env, seed=recipe.seed, training=True)
+            timeout = recipe.env.timeout
+            return SubprocessEnv(
+                recipe.env, seed=recipe.seed, training=True, timeout=timeout, is_stopping=lambda: self.is_stopping()
+            )
         return recipe.env.make(seed=recipe.seed, training=True)
 
     def _reset(self, number: int) -> tuple[NDArray[np.uint8], bool]:
         """The first observation of an episode, and whether it is a part of the game before."""
+        self.waiting = time.monotonic()
         obs, info = self.env.reset(seed=episode_seed(self._recipe.seed, number))
+        self.waiting = None
         return self._checked(obs), bool(info.get("continues", False))
 
     def _step(self, action: Action) -> Step:
+        self.waiting = time.monotonic()
         obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.waiting = None
         if not math.isfinite(float(reward)):
             raise ValueError(f"the reward is {reward}, and must be a finite number")
         return Step(self._checked(obs), float(reward), bool(terminated), bool(truncated))

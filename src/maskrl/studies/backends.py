@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +25,13 @@ import torch
 from maskrl.cost.forecast import blank_agent, takes_of
 from maskrl.cost.operations import process_memory, spaces_of
 from maskrl.envs.base import require_extra
+from maskrl.files import open_file, status_of, write_whole
 from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe, as_json
-from maskrl.runs.directory import RunFiles, lock
+from maskrl.runs.directory import RunFiles
+from maskrl.runs.lock import claim
 from maskrl.studies.jobs import Job
-from maskrl.studies.sweep import BUSY, Backend, SweepError, log_of
+from maskrl.studies.sweep import BUSY, Backend, SweepError, log_name, log_of
 from maskrl.threads import usual_threads
 from maskrl.words import size
 
@@ -69,17 +73,21 @@ def attempt(
     the sweep was started, from which paths in a recipe are meant.
     """
     run, log = RunFiles(out / job.directory), log_of(out, job.directory)
+    for folder in (job.directory, str(Path("logs", job.directory).parent)):
+        status_of(out, folder, "a directory")  # not a link to some other place
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.with_suffix(".lock").open("a") as claim, log.open("a") as file:
+    name = partial(log_name, job.directory)
+    with open_file(out, name("lock"), "ab") as locked, open_file(out, name(), "ab") as file:
         try:
-            lock(claim)  # the run's own lock comes later, when its process has woken up
+            claim(locked)  # the run's own lock comes later, when its process has woken up
         except BlockingIOError:
             return BUSY
         if run.is_locked:
             return BUSY
-        log.with_suffix(".code").unlink(missing_ok=True)
+        (out / name("code")).unlink(missing_ok=True)
         words = job.command(out)
-        print(f"\n$ {shlex.join(['maskrl', *words])}", file=file, flush=True)
+        file.write(f"\n$ {shlex.join(['maskrl', *words])}\n".encode("utf-8", "backslashreplace"))
+        file.flush()
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, *words],
             stdin=subprocess.PIPE,
@@ -93,7 +101,7 @@ def attempt(
         if code == 2 and run.is_locked:  # another process was faster
             return BUSY
         if not stop:
-            log.with_suffix(".code").write_text(str(code))
+            write_whole(out / name("code"), str(code))
         return code
 
 
@@ -292,6 +300,10 @@ def _connected(address: str) -> Any:
     _require_reachable(address)
     # 40 seconds, not minutes, where something else than Ray answers
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
+    if address == "local":
+        # Ray's own servers listen on all interfaces unless it is told, before its import, that this is no cluster: as on macOS and
+        # Windows, after which the variable is named. An address of 127.0.0.1 alone is replaced by that of the network.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -302,6 +314,13 @@ def _connected(address: str) -> Any:
         ray.init(address, **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SweepError(f"No Ray at {address}: {error}\n{START_RAY}") from error
+    found: Any = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+    if address == "local" and not ip_address(found).is_loopback:
+        ray.shutdown()
+        raise SweepError(
+            f"Ray listens on {found}, not on this machine alone: something has imported ray before. Start the sweep from a fresh "
+            "process, such as `maskrl sweep`."
+        )
     return ray
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names,
 from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
 from maskrl.studies import registered
 
+MOST_JOBS = 100_000  # of a sweep
 PAIR = ("mlr", "baseline")
 SEEDS = {
     "dmcontrol": 10,
@@ -93,10 +95,16 @@ def expand(
     if seeds is not None and "seed" in dict(settings):
         raise ValueError(f"{seeds} seeds, and seeds by number (seed=…): choose one of the two.")
     cells = _cells(name, methods or (), tasks or (), profile)
+    several = [
+        (cell, {"seed": list(map(str, range(1, (seeds or cell.seeds) + 1)))} | _axes(cell, settings)) for cell in cells
+    ]
+    if (number := sum(math.prod(map(len, axes.values())) for _, axes in several)) > MOST_JOBS:
+        raise ValueError(
+            f"This is a sweep of {number:,} runs; at most {MOST_JOBS:,} are possible. Name fewer values or seeds."
+        )
     jobs: dict[str, Job] = {}
     used: set[str] = set()
-    for cell in cells:
-        axes = {"seed": list(map(str, range(1, (seeds or cell.seeds) + 1)))} | _axes(cell, settings)
+    for cell, axes in several:
         used |= axes.keys()
         for job in _jobs(cell, axes.pop("seed"), axes):
             jobs.setdefault(digest(job.recipe), job)

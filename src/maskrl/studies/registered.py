@@ -14,6 +14,8 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+from maskrl.files import RunError, read_bytes
+
 OPTIONS = ("profile", "tasks", "methods", "seeds")
 LARGEST = 1_000_000  # bytes of a page that somebody wrote
 
@@ -39,12 +41,12 @@ def page_of(name: str) -> Path | None:
 def read(page: Path) -> list[Line]:
     """Its sweeps, in the order of the page."""
     try:
-        with page.open("rb") as file:
-            text = file.read(LARGEST + 1)
+        there = page.resolve()
+        text = read_bytes(there.parent, there.name, most=LARGEST)
     except OSError as error:
         raise ValueError(f"{page} cannot be read: {error.strerror}. A study is a Markdown file.") from error
-    if len(text) > LARGEST:
-        raise ValueError(f"{page} is larger than {LARGEST:,} bytes. A study is a page that people read.")
+    except RunError as error:  # no file, or too large for a page that people read
+        raise ValueError(str(error)) from error
     blocks = re.findall(r"^```sweep[ \t]*\n(.*?)^```", text.decode("utf-8", "replace"), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
     if not lines:

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from maskrl.runs.directory import RunFiles
+from maskrl.files import open_file, read_bytes, status_of, write_whole
+from maskrl.runs.directory import RunError, RunFiles
 from maskrl.studies.jobs import Job
 
 State = Literal["waiting", "running", "interrupted", "done", "failed"]
@@ -51,11 +51,19 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Entry]]:
     """How a sweep was asked for, and its runs."""
     file = out / "sweep.json"
     try:
-        found = json.loads(file.read_text())
-        return dict(found["asked"]), [Entry(**entry) for entry in found["runs"]]
+        found = json.loads(read_bytes(out, file.name))
+        entries = [
+            Entry(str(entry["directory"]), int(entry["frames"]), str(entry["command"])) for entry in found["runs"]
+        ]
+        for entry in entries:
+            status_of(out, entry.directory, "a directory")  # a sweep from a stranger must not lead elsewhere
+        return {
+            "sweep": str(found["asked"]["sweep"]),
+            **{str(key): value for key, value in found["asked"].items()},
+        }, entries
     except FileNotFoundError:
         raise SweepError(f"{out} holds no sweep: there is no sweep.json in it. `maskrl sweep` makes one.") from None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise SweepError(f"{file} cannot be read: {error}. Put it back, or choose another --out.") from error
 
 
@@ -64,18 +72,17 @@ def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, 
     commands = [shlex.join(["maskrl", *job.command(Path("DIR"))]) for job in jobs]
     entries = [Entry(job.directory, job.recipe.frames, words) for job, words in zip(jobs, commands, strict=True)]
     text = json.dumps({"asked": dict(asked), "runs": [entry._asdict() for entry in entries]}, indent=2)
-    file, aside = out / "sweep.json", out / f"sweep.json.{socket.gethostname()}-{os.getpid()}.new"
+    file = out / "sweep.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
         # In this order: who has seen a run of a sweep also sees that there is one.
         others = any(not path.name.startswith("sweep.json") for path in out.iterdir())
-        if file.exists():
+        if os.path.lexists(file):
             _require_same(out, asked, [entry.directory for entry in entries], extend=extend)
         elif others:
             raise SweepError(f"{out} is not empty and holds no sweep. Choose another --out.")
-        if extend or not file.exists():
-            aside.write_text(text)
-            aside.replace(file)  # never half written
+        if extend or not os.path.lexists(file):
+            write_whole(file, text)
     except OSError as error:
         raise SweepError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from error
     return entries
@@ -111,7 +118,23 @@ class Look(NamedTuple):
 
 
 def look(out: Path, entry: Entry) -> Look:
-    """What there is to know of a run, whoever runs it."""
+    """What there is to know of a run, whoever runs it. One whose files must not be opened has failed."""
+    try:
+        require_plain(out, entry.directory)
+        return _look(out, entry)
+    except RunError as error:
+        return Look(entry.directory, "failed", 0, entry.frames, 0.0, None, str(error))
+
+
+def require_plain(out: Path, directory: str) -> None:
+    """Refuse a run of a sweep, and its log, if links, pipes or devices stand where there should be files."""
+    status_of(out, directory, "a directory")
+    RunFiles(out / directory).require_plain()
+    for ending in ("txt", "code", "lock"):
+        status_of(out, log_name(directory, ending))
+
+
+def _look(out: Path, entry: Entry) -> Look:
     run, outcome = RunFiles(out / entry.directory), _outcome(out, entry.directory)
     status = run.status if (run.path / "recipe.json").exists() else "new"
     state: State
@@ -141,20 +164,26 @@ def ending(code: int | None) -> str:
 
 
 def log_of(out: Path, directory: str) -> Path:
-    return out / "logs" / f"{directory}.txt"
+    return out / log_name(directory)
+
+
+def log_name(directory: str, ending: str = "txt") -> str:
+    """Of a run's log within the sweep; code: the exit code of its newest try; lock: held by who makes it."""
+    return f"logs/{directory}.{ending}"
 
 
 def tail(out: Path, directory: str, lines: int = 15) -> list[str]:
     """The last lines of what a run has printed."""
-    with suppress(OSError):
-        return log_of(out, directory).read_text(errors="replace").splitlines()[-lines:]
+    with suppress(OSError), open_file(out, log_name(directory)) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
+        return file.read(2**16).decode("utf-8", "replace").splitlines()[-lines:]
     return []
 
 
 def _outcome(out: Path, directory: str) -> int | None:
     """The exit code of the newest try; None while there is none, or it goes on."""
     with suppress(OSError, ValueError):
-        return int(log_of(out, directory).with_suffix(".code").read_text())
+        return int(read_bytes(out, log_name(directory, "code"), most=100))
     return None
 
 
