@@ -111,11 +111,8 @@ SYSTEMS = [
     ("toy/catch", "playvirtual", "playvirtual", COSINE),
 ]
 IN_CI = 3
-SLOW = (
-    "sac_ae",
-    "sac_pixel",
-    "drqv2",
-)  # without augmentation, or with noise that falls slowly: after 3000 frames some are on their way
+# Still on their way after 3000 frames, these get 5000: without augmentation, or with noise that falls slowly.
+SLOW = {("sac_ae", 1), ("sac_ae", 2), ("sac_pixel", 1), ("sac_pixel", 2), ("drqv2", 2)}
 
 
 def cases(seeds: Sequence[int] = (1, 2)) -> list[Any]:
@@ -131,7 +128,7 @@ def test_every_system_solves_its_toy(
     tmp_path: Path, name: str, method: str, objective: str | None, goal: tuple[str, float] | None, seed: int
 ):
     metric = None if goal is None else f"{objective}/{goal[0]}"
-    longer = ["budget.frames=5000"] if method in SLOW else []
+    longer = ["budget.frames=5000"] if (method, seed) in SLOW else []
     score, reached = outcome(tmp_path, method, name, [f"seed={seed}", *longer], metric=metric or "none")
     assert score > (SOLVED if name == "toy/reach" else CAUGHT)
     assert goal is None or reached > goal[1]

@@ -120,6 +120,7 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     assert isinstance(mlr, MLRConfig)
     spr = SPRConfig(
         weight=5.0,
+        every=mlr.every,
         steps=5,
         transition="map",
         projection="q",
@@ -137,8 +138,9 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     }
     curl = CURLConfig(
         weight=0.01 if normalise(task) in LITTLE_CURL else 1.0,
+        every=mlr.every,
         when=None,
-        augment=AugmentConfig(crop=80, enlarge=84, intensity=0.0),
+        augment=AugmentConfig(crop=recipe.env.size * 80 // 84, enlarge=recipe.env.size, intensity=0.0),
         shares_view=False,
         head=(256, 128),
         momentum=0.999,

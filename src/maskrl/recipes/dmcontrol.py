@@ -149,16 +149,18 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     patch = (mlr.augment.crop or recipe.env.size) // 12  # MOOSS: 12 × 12 cubes
     return {
         "mlr": mlr,
-        "curl": CURLConfig(augment=recipe.agent.augment),
-        "autoencoder": AutoencoderConfig(),
-        "spr": SPRConfig(augment=mlr.augment),
+        "curl": CURLConfig(every=mlr.every, augment=recipe.agent.augment),
+        "autoencoder": AutoencoderConfig(every=mlr.every),
+        "spr": SPRConfig(every=mlr.every, augment=mlr.augment),
         "playvirtual": PlayVirtualConfig(
+            every=mlr.every,
             augment=mlr.augment,
             ramp_length=recipe.frames // 2,  # 50 000 of 100 000 frames
             ramp_start=recipe.agent.warmup_decisions * repeat,
-            ramp_stride=repeat,
+            ramp_stride=repeat * mlr.every,
         ),
         "mooss": MOOSSConfig(
+            every=mlr.every,
             augment=mlr.augment,
             mask=MaskConfig(strategy="walk", cube=(mlr.mask.cube[0], patch, patch)),
             momentum=mlr.momentum,
@@ -195,13 +197,13 @@ def _with_agent(plain: Recipe, agent: str) -> Recipe:
 def _drqv2(is_lite: bool) -> DrQv2Config:
     if not is_lite:
         return DrQv2Config()
-    encoder = replace(DrQv2Config().encoder, strides=(2, 2, 1))
+    encoder = replace(DrQv2Config().encoder, filters=16, strides=(2, 2, 1))
     return DrQv2Config(
         encoder=encoder,
         hidden=256,
         augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
         warmup_decisions=1000,
-        batch_size=128,
+        batch_size=64,
         auxiliary=replace(DrQv2Config().auxiliary, clips=8),
     )
 

@@ -47,7 +47,7 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
     recipe = MAKERS[task]()
     mlr = recipe.objective
     assert isinstance(mlr, MLRConfig)
-    length, start, stride = recipe.frames / 2, recipe.agent.warmup_decisions, mlr.every
+    length, start, stride = recipe.frames / 2, recipe.agent.warmup_decisions, 1 / recipe.agent.updates_per_decision
     if task == "catch":
         known = atari.objectives("alien", "lite")
         curl, spr, virtual = known["curl"], known["spr"], known["playvirtual"]
