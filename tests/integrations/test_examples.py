@@ -47,14 +47,19 @@ def test_an_atari_game_trains(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_study_writes_every_score_at_once_and_goes_on(tmp_path: Path):
+def test_the_study_writes_every_score_at_once_and_goes_on_after_a_kill(tmp_path: Path):
     pytest.importorskip("stable_baselines3")
     pytest.importorskip("dm_control")
-    words = ["dmcontrol/cartpole-swingup", "1", "mlr,maskrl", "agent.warmup_decisions=20", "agent.batch_size=8"]
-    words += ["evaluation.every=320", "evaluation.episodes=1", "agent.auxiliary.clips=2"]
     out = tmp_path / "study"
-    run("sb3_study.py", str(out), *words, "budget.frames=320", cwd=tmp_path)
-    assert [row.split(",")[:3] for row in (out / "scores.csv").read_text().splitlines()[1:2]] == [["mlr", "1", "320"]]
-    printed = run("sb3_study.py", str(out), *words, "budget.frames=320", cwd=tmp_path)
-    assert "320 frames" in printed
-    assert printed.count("\n") == 2  # the table alone: nothing was trained again
+    words = [str(out), "dmcontrol/cartpole-swingup", "1", "mlr", "agent.warmup_decisions=20", "agent.batch_size=8"]
+    words += ["evaluation.every=320", "evaluation.episodes=1", "agent.auxiliary.clips=2", "budget.frames=640"]
+    command = [sys.executable, str(EXAMPLES / "sb3_study.py"), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as begun:
+        assert begun.stdout is not None
+        assert "frames 320" in begun.stdout.readline()
+        begun.kill()
+    printed = run("sb3_study.py", *words, cwd=tmp_path)
+    assert printed.count("frames 640") == 1
+    rows = [row.split(",")[:3] for row in (out / "scores.csv").read_text().splitlines()[1:]]
+    assert rows == [["mlr", "1", "320"], ["mlr", "1", "640"]]
+    assert run("sb3_study.py", *words, cwd=tmp_path).count("\n") == 1  # the table alone: nothing is trained again

@@ -6,6 +6,11 @@
 DQN, QR-DQN, PPO and A2C need the callback alone. SB3's own buffers work, too.
 """
 
+from importlib.util import find_spec
+
+if find_spec("stable_baselines3") is None:
+    raise ModuleNotFoundError("stable_baselines3 is not installed: pip install 'maskrl[sb3]'", name="stable_baselines3")
+
 from maskrl.integrations.sb3.callback import Auxiliary
 from maskrl.integrations.sb3.policies import PixelSACPolicy, PixelTD3Policy
 from maskrl.integrations.sb3.replay import FrameReplayBuffer
