@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 # What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
-FIRST, FIRST_GAME = "dmcontrol/cartpole-swingup", "atari/pong"
+FIRST, FIRST_GAME = "dmcontrol/cartpole-balance", "atari/assault"
 TRAIN_HELP = "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine."
 
 RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
