@@ -80,9 +80,8 @@ def with_overrides(
 def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Recipe:
     """The recipe with those overrides whose paths it has and that begin with `of`."""
     known = dict(tree_leaves("", asdict(recipe)))
-    return with_overrides(
-        recipe, [line for line in overrides if line.startswith(of) and line.partition("=")[0] in known]
-    )
+    chosen = [line for line in overrides if line.startswith(of) and line.partition("=")[0] in known]
+    return with_overrides(recipe, chosen) if chosen else recipe
 
 
 def is_deep(text: str) -> bool:
