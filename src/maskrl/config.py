@@ -37,12 +37,12 @@ class Config:
                 raise ValueError(
                     f"{field.name}={value!r} is not a choice of {type(self).__name__}: use one of {choices}."
                 )
-            self._require_within(field.name, value)
             accepted = (annotation, *get_args(annotation))
             if isinstance(value, float) and int in accepted and float not in accepted:
                 raise ValueError(f"{here} must be a whole number.")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{here} must be finite.")
+            self._require_within(field.name, value)
             if isinstance(value, float) and value.is_integer() and int in accepted:
                 object.__setattr__(self, field.name, int(value))
             if type(value) is int and float in accepted and int not in accepted:
