@@ -449,7 +449,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     limit = max(sum(sizes) // 2, 1 + max(file.stat().st_size for file in (whole.path / "replay").iterdir()))
     assert limit < sizes[1]
     code, out = under_limit(resource.RLIMIT_FSIZE, limit, [*arguments, str(tmp_path / "run")])
-    assert code == 2
+    assert code == 2, out
     assert "File too large. The last checkpoint is kept. Make room and continue with:" in out
     assert len(checkpoint.checkpoints(tmp_path / "run" / "checkpoints")) == 1
     assert command(*arguments, str(tmp_path / "run")) == 0
@@ -459,7 +459,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
 def test_a_replay_larger_than_a_file_may_be_is_refused_at_the_start(tmp_path: Path):
     arguments = ["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run")]
     code, out = under_limit(resource.RLIMIT_FSIZE, 100_000, arguments)
-    assert code == 2
+    assert code == 2, out
     assert "File too large: the replay needs" in out
 
 
@@ -517,7 +517,7 @@ def test_too_little_memory_for_the_replay_is_refused(tmp_path: Path):
     arguments = ["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run"), "replay.storage=memory"]
     large = ["budget.frames=1000000", "replay.capacity=1000000"]
     code, out = under_limit(resource.RLIMIT_AS, 400_000_000, [*arguments, *large])
-    assert code == 2
+    assert code == 2, out
     assert re.search(r"replay will take .* of memory|not enough memory for the replay", out)
 
 
