@@ -30,6 +30,7 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Say what a sweep or a run will cost, and what its scores will be able to tell. Measures this machine for about a minute."""
+    from maskrl.studies import registered
     from maskrl.studies.jobs import expand
     from maskrl.studies.plan import make_plan
 
@@ -50,7 +51,7 @@ def plan(
         methods=methods,
         tasks=tasks,
         workers=workers,
-        profile=None if name.partition("/")[0] == "toy" else jobs[0].profile,
+        profile=None if name.partition("/")[0] == "toy" or registered.page_of(name) else jobs[0].profile,
         backend=None if backend == "local" else backend,
     )
     if as_json:
