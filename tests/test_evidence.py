@@ -71,6 +71,12 @@ def test_a_figure_has_a_line_for_every_run(study: Path):
     assert kinds.count("seed mlr") == kinds.count("seed baseline") == 8
 
 
+def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):
+    rows = evidence.measured([study]).splitlines()
+    assert "one,dmcontrol/reacher-easy,lite,100000,mlr,275.0,142.0,4" in rows  # 110 · √(5/3)
+    assert len(rows) == 1 + 4
+
+
 def test_a_stale_page_is_found_and_mended(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "README.md"
     page.write_text("Before\n<!-- evidence: seeds one 100000 -->\n440\n<!-- end -->\nAfter\n")

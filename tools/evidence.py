@@ -1,4 +1,4 @@
-"""Write what docs/evidence.md and README.md quote from results/: tables, sentences and curves.
+"""Write what docs/evidence.md, README.md and `maskrl plan` take from results/: tables, sentences, curves, scores.
 
     python tools/evidence.py            rewrite them
     python tools/evidence.py --check    say what differs from what results/ gives, and fail
@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 
 from maskrl.analysis.scores import Scores
+from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 
 ROOT = Path(__file__).parent.parent
@@ -171,10 +172,31 @@ def filled(page: str) -> str:
     return BLOCK.sub(fill, page)
 
 
+MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
+
+
+def measured(studies: Sequence[Path]) -> str:
+    """Mean and spread of every method on every task at every time, where there are runs enough for a test."""
+    rows = ["study,task,profile,frames,method,mean,std,seeds"]
+    for study in studies:
+        scores = Scores.read(study)
+        for at in sorted({time for run in scores.runs for time, _ in run.curve if time}):
+            there = scores.where(lambda run, at=at: any(time == at for time, _ in run.curve)).at(at)  # type: ignore[misc]
+            for task in there.tasks:
+                for method in there.methods:
+                    runs = [run for run in there.runs if (run.task, run.method) == (task, method)]
+                    values = there.values(method, task)
+                    if len(values) >= ENOUGH:
+                        told = f"{values.mean():.1f},{values.std(ddof=1):.1f},{len(values)}"
+                        rows.append(f"{study.name},{task},{runs[0].protocol['profile']},{at},{method},{told}")
+    return "\n".join([*rows, ""])
+
+
 def outputs() -> dict[Path, str]:
     """Every file that quotes results, as it should be."""
     texts = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()}
     studies = sorted(path.parent for path in (ROOT / "results").glob("*/scores.csv"))
+    texts |= {ROOT / MEASURED: measured(studies)}
     return texts | {ROOT / "docs" / "evidence" / f"{study.name}.svg": figure(study) for study in studies}
 
 
