@@ -65,6 +65,21 @@ def test_few_seeds_get_no_interval(study: Path):
     assert "interval" not in evidence.sentence(study, 100_000)
 
 
+def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path):
+    lines = ["method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder"]
+    for method, values in SCORES["reacher-easy"].items():
+        lines += [
+            f"{method},dmcontrol/reacher-easy,{seed},100000,{value / 1000},,{-value},0,,"
+            for seed, value in enumerate(values, start=11)
+        ]
+    (study / "probes.csv").write_text("\n".join(lines))
+    rows = evidence.probes(study, 100_000).splitlines()[2:]
+    assert rows == [
+        "| reacher-easy | cosine, masked to unmasked | 0.28 | 0.25 | +1.00 |",
+        "| reacher-easy | effective rank | -275.00 | -250.00 | -1.00 |",
+    ]
+
+
 def test_a_figure_has_a_line_for_every_run(study: Path):
     drawn = ElementTree.fromstring(evidence.figure(study))
     kinds = [element.get("class", "") for element in drawn.iter("{http://www.w3.org/2000/svg}path")]
