@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from maskrl import recipes
+from maskrl.recipes import own
 from maskrl.recipes.published import Unit
 from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leaves
 
@@ -63,9 +64,7 @@ def method_of(recipe: Recipe) -> str:
 
     So runs that compute something else are never averaged as if they were seeds of one method.
     """
-    named = named_recipe(
-        recipe.name, recipe.profile, recipe.preset, recipe.objective.kind if recipe.objective else "none"
-    )
+    named = recipes.usual(recipe)
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
     told = {path: values.partition(" -> ")[2] for path, _, values in kept}
@@ -76,9 +75,11 @@ def method_of(recipe: Recipe) -> str:
 
 
 @cache
-def named_recipe(name: str, profile: Profile, agent: str | None = None, objective: str | None = None) -> Recipe | None:
-    """The recipe of that name, if there is one."""
+def named_recipe(name: str, profile: Profile) -> Recipe | None:
+    """The recipe of that name, if there is one that can be told without running code of an environment."""
+    if own.is_own(name):
+        return None
     try:
-        return recipes.find(name, profile, agent=agent, objective=objective)
+        return recipes.find(name, profile)
     except ValueError:  # a recipe of the user's own
         return None

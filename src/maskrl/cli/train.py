@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,11 +20,14 @@ from maskrl.cli.words import (
     Force,
     MethodOption,
     ObjectiveOption,
+    OtherEnv,
     Overrides,
     Profile,
     ProfileOption,
     Refusal,
+    Trust,
     command,
+    consented,
     listed,
     print_rows,
     refusing,
@@ -42,7 +45,10 @@ if TYPE_CHECKING:
 
 # What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
 FIRST, FIRST_GAME = "dmcontrol/cartpole-swingup", "atari/pong"
-TRAIN_HELP = "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine."
+TRAIN_HELP = (
+    "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine. Your own environment: "
+    "gym/CarRacing-v3, gym/my_package:MyEnv-v0 or my_env.py:make_env."
+)
 
 RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 VIDEO_HELP = "At the end, record random play and the trained agent side by side: video.mp4 in the run's directory."
@@ -276,6 +282,8 @@ def evaluate(
         int | None, typer.Option(metavar="N", min=1, max=10**6, help="Default: as many as in the run.")
     ] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
+    trust: Trust = False,
+    env: OtherEnv = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -287,11 +295,13 @@ def evaluate(
     with refusing(RunError):
         opened = Run.open(run)
         state = opened.newest(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
-    recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
+    recipe = consented(opened.recipe, env, trust)
+    played = episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
     configure_process(recipe, opened.threads)
-    returns, recorded = _play(policy, recipe, played, video, force)
+    with redirect_stdout(sys.stderr):  # an environment may print
+        returns, recorded = _play(policy, recipe, played, video, force)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
         result = {"score": returns.score, "spread": returns.spread, "returns": returns.returns}

@@ -56,6 +56,18 @@ class EnvConfig(Config):
         """What `maskrl bench env` compares: the environment alone, or frames of these sizes."""
         return [self]
 
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process can make it: not so for a callable that only this one knows."""
+        return True
+
+    def trust(self) -> None:
+        """Let its code run for this user on this machine, now and later, where that needs consent (see envs/consent.py)."""
+
+    def made_from(self, name: str) -> "EnvConfig":
+        """The same values with another environment, where that is a name of its own."""
+        raise ValueError(f"The run's environment is {self.kind}/{self.task}, which needs no --env. Leave it out.")
+
     def renderer(self) -> str | None:
         """What draws the frames, where another renderer may draw others."""
         return None

@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from maskrl.envs.atari import normalise
-from maskrl.recipes import ablations, atari, dmcontrol, toy
+from maskrl.envs.gym import Factory, Gym
+from maskrl.recipes import ablations, atari, dmcontrol, own, toy
 from maskrl.recipes.methods import METHODS, Method
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
@@ -17,7 +18,7 @@ from maskrl.recipes.sources import Explanation, Source, explain
 __all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and what is defined here
 
 AnyProfile = Literal["auto", "paper", "lite"]
-SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy}
+SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy, "gym": own}
 
 
 def names() -> list[str]:
@@ -36,7 +37,7 @@ def example_task(suite: str) -> str:
 
 
 def find(
-    name: str,
+    name: str | Factory,
     profile: AnyProfile = "auto",
     method: str | None = None,
     *,
@@ -48,11 +49,16 @@ def find(
     `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
     no objective.
     """
-    suite, task = _suite_and_task(name)
+    return _find(*_suite_and_task(name), profile, method, agent, objective)
+
+
+def _find(
+    suite: str, task: Any, profile: AnyProfile, method: str | None, agent: str | None, objective: str | None
+) -> Recipe:
     _require("profile", profile, ["auto", *get_args(Profile)])
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
-    pair = _pair(name, suite, method, agent, objective)
+    pair = _pair(suite, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
         _require("agent", pair.agent, agents)
@@ -62,7 +68,21 @@ def find(
     return chosen
 
 
-def _suite_and_task(name: str) -> tuple[str, str]:
+def usual(recipe: Recipe) -> Recipe | None:
+    """The recipe of the same name and halves as it is without overrides, if there is one. Runs no code of an environment."""
+    objective = None if recipe.objective is None else recipe.objective.kind
+    try:
+        if isinstance(recipe.env, Gym):
+            return own.recipe(own.seen(recipe), recipe.profile, recipe.preset, objective)
+        return find(recipe.name, recipe.profile, agent=recipe.preset, objective=objective or "none")
+    except (ValueError, KeyError):  # a recipe of the user's own
+        return None
+
+
+def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple[str, Any]:
+    """The suite, and its word for the task. An environment of one's own is looked at with the overrides that decide what it is."""
+    if not isinstance(name, str) or own.is_own(name):
+        return "gym", own.look(name, overrides)
     suite, _, task = name.partition("/")
     if suite == "atari":
         name = f"atari/{normalise(task)}"
@@ -74,7 +94,7 @@ def _suite_and_task(name: str) -> tuple[str, str]:
     return suite, name.partition("/")[2]
 
 
-def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
+def _pair(suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
     """What was asked for as a pair, if it can be had on this suite."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
@@ -88,7 +108,7 @@ def _pair(name: str, suite: str, method: str | None, agent: str | None, objectiv
     if suite not in pair.suites:
         there = [other for other, known in METHODS.items() if suite in known.suites]
         raise ValueError(
-            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {name}. "
+            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {suite}. "
             f"Choose one of {', '.join(there)}."
         )
     return pair
@@ -108,7 +128,7 @@ def human_normalised(recipe: Recipe, score: float) -> float | None:
 
 
 def resolve(
-    name: str,
+    name: str | Factory,
     overrides: Iterable[str] = (),
     *,
     profile: AnyProfile = "auto",
@@ -124,8 +144,8 @@ def resolve(
                 f"{override}: the name, the profile and the preset say what a recipe is; choose another recipe, --profile or "
                 "--agent."
             )
-    recipe = find(name, profile, method, agent=agent, objective=objective)
-    suite, task = _suite_and_task(name)
+    suite, task = _suite_and_task(name, overrides)
+    recipe = _find(suite, task, profile, method, agent, objective)
     return with_overrides(recipe, overrides, objectives=SUITES[suite].objectives(task, recipe.profile))
 
 

@@ -12,7 +12,7 @@ class Method(NamedTuple):
     source: str
 
 
-_ALL = ("dmcontrol", "atari", "toy")
+_ALL = ("dmcontrol", "atari", "toy", "gym")
 _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
 
 METHODS: dict[str, Method] = {

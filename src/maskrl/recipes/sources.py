@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, NamedTuple
 
-from maskrl.recipes import atari, dmcontrol, toy
+from maskrl.recipes import atari, dmcontrol, own, toy
 from maskrl.recipes.methods import METHODS
 from maskrl.recipes.published import rows_of
 from maskrl.recipes.schema import Recipe, as_override, leaves
@@ -42,12 +42,16 @@ BY_TASK = (
 
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
-    suite, task = recipe.name.split("/")
+    suite, _, task = recipe.name.partition("/")
     objective = None if recipe.objective is None else recipe.objective.kind
-    # The toys are explained beside a task of the paper that their agent is for.
+    # The toys, and environments of one's own, are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
-    is_toy, on_atari = suite == "toy", like.startswith("atari/")
+    is_toy, is_own = suite == "toy", suite == "gym"
+    like = own.LIKE[recipe.agent.kind] if is_own else like
+    on_atari = like.startswith("atari/")
     sources = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {}) | sources_of(objective or "none")
+    if is_own:
+        sources |= sources_of("gym") | sources_of(f"gym {recipe.agent.kind}")
     of_suite = atari if on_atari else dmcontrol
     # Values of one's own have no recipe to be compared with: they are overrides of the suite's.
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
@@ -56,7 +60,10 @@ def explain(recipe: Recipe) -> list[Explanation]:
         objective if objective in known else None,
     )
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
-    usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
+    if is_own:
+        usual = leaves(own.recipe(own.seen(recipe), recipe.profile, *pair))
+    else:
+        usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
     preset = {line.partition("=")[0] for line in of_suite.AGENTS.get(recipe.preset or "", ())}
     preset_source = next((method.source for method in METHODS.values() if method.agent == recipe.preset), "ours")
 
@@ -67,6 +74,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"override: the recipe has {as_override(usual.get(path))}"
         elif recipe.objective is None and path.startswith("agent.auxiliary."):
             ours = "not used: there is no objective"
+        elif is_own and (path in sources_of("gym") or path in sources_of(f"gym {recipe.agent.kind}")):
+            pass  # the table says why
         elif is_toy and value != paper.get(path):
             ours = "toy suite: ours, small on purpose"
         elif value != paper.get(path):
@@ -75,7 +84,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"{recipe.preset}: {preset_source}"
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
-        elif path in BY_TASK and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
+        elif path in BY_TASK and not is_own and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)
 

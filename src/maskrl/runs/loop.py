@@ -26,6 +26,7 @@ def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: thr
     """
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
+        recipe.env.trust()  # it has been made already, with consent
         patience = recipe.env.timeout * (2 if recipe.overlap else 1)  # a process of its own has a time-out of its own
         with stopping(stop) as asked, watchdog(run, (state.world, state.players), patience):
             state.world.is_stopping = lambda: bool(asked)

@@ -175,12 +175,13 @@ class State:
         self._saved = here
 
     def snapshot(self, clock: Clock) -> dict[str, Any]:
-        """All of it as tensors and plain values. `spaces` is for readers without the environment."""
+        """All of it as tensors and plain values. `spaces` and `outside` are for readers without the environment."""
         return {
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "world": self.world.state_dict(),
             "spaces": asdict(self.spaces),
+            "outside": self.world.env.metadata.get("outside"),
             "position": {**asdict(self.position), "seconds": clock.seconds, "cpu_seconds": self.cpu_seconds},
             "generators": {
                 "explorer": self.explorer.bit_generator.state,

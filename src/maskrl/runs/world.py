@@ -178,6 +178,11 @@ class World:
     def _make(self) -> gym.Env[Any, Any]:
         recipe = self._recipe
         if recipe.overlap:
+            if not recipe.env.is_portable:
+                raise ValueError(
+                    f"overlap=true puts the environment into a process of its own, which cannot import {recipe.env.task}: it is a "
+                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false."
+                )
             timeout = recipe.env.timeout
             return SubprocessEnv(
                 recipe.env, seed=recipe.seed, training=True, timeout=timeout, is_stopping=lambda: self.is_stopping()
