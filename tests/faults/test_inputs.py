@@ -130,7 +130,7 @@ def test_a_folder_whose_name_begins_with_a_dash_is_no_option(tmp_path: Path, mon
     assert called(["report", "-dash", "--out", "page.html"])[0] == 0
     code, printed = called(["evaluate", "-dash"])
     assert code == 2
-    assert "has no checkpoint yet" in printed
+    assert "-dash has reached 150 frames, but its checkpoints are gone" in printed
 
 
 def test_markup_in_names_is_text(tmp_path: Path):
