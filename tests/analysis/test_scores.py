@@ -368,8 +368,8 @@ def test_versions_of_the_simulator_in_use_are_in_the_protocol() -> None:
 
 def test_a_version_that_is_not_told_is_no_difference_but_a_problem(tmp_path: Path) -> None:
     recipe = find("dmcontrol/walker-walk", "lite")
-    write_run(tmp_path / "a", recipe, {60_000: 1})
-    write_run(tmp_path / "b", replace(recipe, seed=2), {60_000: 2}, versions={"mujoco": "3.3.6"})
+    write_run(tmp_path / "a", recipe, {recipe.frames: 1})
+    write_run(tmp_path / "b", replace(recipe, seed=2), {recipe.frames: 2}, versions={"mujoco": "3.3.6"})
     scores = Scores.read(tmp_path)
     assert scores.conflicts() == []
     assert scores.problems == (
@@ -392,8 +392,8 @@ def test_a_mixture_is_refused_and_the_difference_shown(tmp_path: Path) -> None:
 
 def test_two_versions_of_a_simulator_are_a_mixture(tmp_path: Path) -> None:
     recipe = find("dmcontrol/walker-walk", "lite")
-    write_run(tmp_path / "a", recipe, {60_000: 1})
-    write_run(tmp_path / "b", replace(recipe, seed=2), {60_000: 2}, versions=VERSIONS | {"mujoco": "3.4.0"})
+    write_run(tmp_path / "a", recipe, {recipe.frames: 1})
+    write_run(tmp_path / "b", replace(recipe, seed=2), {recipe.frames: 2}, versions=VERSIONS | {"mujoco": "3.4.0"})
     (conflict,) = Scores.read(tmp_path).conflicts()
     assert conflict.startswith("dmcontrol: mujoco is 3.3.6 in 1 run")
 
@@ -402,7 +402,7 @@ def test_tasks_may_differ_in_their_environments_but_not_in_their_budgets(tmp_pat
     write_run(tmp_path / "a", find("dmcontrol/walker-walk", "paper"), {100_000: 1})
     write_run(tmp_path / "b", find("dmcontrol/cartpole-swingup", "paper"), {100_000: 2})
     assert Scores.read(tmp_path).conflicts() == []
-    write_run(tmp_path / "c", find("dmcontrol/reacher-easy", "lite"), {60_000: 2})
+    write_run(tmp_path / "c", resolve("dmcontrol/reacher-easy", ["budget.frames=60000"]), {60_000: 2})
     told = [line.split(" is ")[0] for line in Scores.read(tmp_path).conflicts()]
     assert told == ["dmcontrol: profile", "dmcontrol: budget.frames"]
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 from maskrl.analysis import statistics
 from maskrl.analysis.statistics import (
+    ZERO,
     Summary,
     bootstrap,
     effect_size,
@@ -296,12 +297,16 @@ def test_resampled_improvement_has_the_spread_of_its_definition() -> None:
         lambda scores, resamples: estimate_all(scores, resamples=resamples)["mean"],
         partial(estimate_profile, thresholds=[0.0, 0.5]),
         partial(estimate_improvement, scores_like(5, 2)),
+        lambda scores, resamples: estimate_improvement(scores, scores_like(5, 2), resamples=resamples),
     ],
 )
-def test_one_run_has_no_interval(interval: Callable[..., statistics.Estimate]) -> None:
-    _, low, high = interval(scores_like(1, 2), resamples=10)
-    assert np.isnan(low).all()
-    assert np.isnan(high).all()
+def test_fewer_than_four_runs_have_no_interval(interval: Callable[..., statistics.Estimate]) -> None:
+    for runs in (1, 2, 3):
+        value, low, high = interval(scores_like(runs, 2), resamples=10)
+        assert np.isfinite(value).all()
+        assert np.isnan([low, high]).all()
+    _, low, high = interval(scores_like(4, 2), resamples=10)
+    assert (low <= high).all()
 
 
 @pytest.mark.slow
@@ -337,6 +342,16 @@ def test_welchs_test_is_scipys(x: list[float], y: list[float]) -> None:
     interval = theirs.confidence_interval()
     assert ours.p == pytest.approx(theirs.pvalue, rel=1e-7, abs=1e-12)
     assert ours[:3] == pytest.approx((np.mean(x) - np.mean(y), interval.low, interval.high), rel=1e-7, abs=1e-7)
+
+
+@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=2, max_size=9))
+def test_the_paired_test_is_scipys(pairs: list[tuple[int, int]]) -> None:
+    x, y = np.array(pairs, dtype=np.float64).T
+    assume(np.std(x - y) > 0)
+    ours, theirs = welch([Summary.of(x - y)], [ZERO]), stats.ttest_rel(x, y)
+    interval = theirs.confidence_interval()
+    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-7, abs=1e-12)
+    assert ours[:3] == pytest.approx((np.mean(x - y), interval.low, interval.high), rel=1e-7, abs=1e-7)
 
 
 def test_over_tasks_variances_add_up() -> None:
@@ -388,8 +403,8 @@ def test_over_tasks_the_effect_grows_with_their_root() -> None:
 def test_seeds_for_an_effect_of_one_standard_deviation() -> None:
     assert seeds_needed(1.0) == math.ceil(2 * (1.959964 + 0.841621) ** 2)  # 15.7
     assert seeds_needed(-1.0) == 16
-    assert seeds_needed(100.0) == 2
-    assert seeds_needed(-math.inf) == 2
+    assert seeds_needed(100.0) == 4  # fewer are not tested
+    assert seeds_needed(-math.inf) == 4
     assert seeds_needed(0.0) is None
 
 

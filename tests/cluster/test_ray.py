@@ -59,7 +59,8 @@ def test_a_sweep_outlives_a_node_and_its_results_are_those_of_this_machine(tmp_p
     """2 methods × 3 seeds × 2 tasks. The node goes as if by a power cut: whoever trains there does not save."""
     jobs = expand("toy", seeds=3, grid=TINY)
     out = tmp_path / "sweep"
-    words = ["sweep", "toy", *TINY, "--out", str(out), "--backend", "ray", "--address", two_nodes.address]
+    words = ["sweep", "toy", *TINY, "--seeds", "3", "--out", str(out), "--backend", "ray"]
+    words += ["--address", two_nodes.address]
     with maskrl(*words, **STAY_HERE) as sweep:
         trainer, path = first_trainer(out, sweep, lambda worker: parent(worker) == two_nodes.raylet)
         worker = parent(trainer)

@@ -36,11 +36,12 @@ CONTROL = {
     "ball_in_cup-catch": ((933, 16), (648, 287), (964, 14), (960, 10)),
 }
 
-# Runs of each method that show MLR's gain in 80 of 100 cases, after 100 000 and 500 000 frames, and Welch's p of 10 against 10.
+# Runs of each method that show MLR's gain in 80 of 100 cases (4 at least), after 100 000 and 500 000 frames, each with Welch's p of
+# the paper's 10 against 10: which of its seeds are the same is not told.
 SEEDS = {
     "finger-spin": (43, 0.198, 97, 0.387),
     "cartpole-swingup": (102, 0.392, 322, 0.628),
-    "reacher-easy": (3, 0.000, 176, 0.513),
+    "reacher-easy": (4, 0.000, 176, 0.513),
     "cheetah-run": (9, 0.011, 9, 0.010),
     "walker-walk": (16, 0.042, 38, 0.180),
     "ball_in_cup-catch": (8, 0.012, 146, 0.473),
@@ -208,12 +209,12 @@ def test_on_cartpole_the_number_of_seeds_by_hand() -> None:
     assert seeds_needed(effect_size(x, y)) == 102
 
 
-def test_three_seeds_are_enough_for_the_mean_of_all_six_tasks() -> None:
+def test_four_seeds_are_enough_for_the_mean_of_all_six_tasks() -> None:
     x, y = ([summary(f"dmcontrol/{task}", 100_000, method) for task in CONTROL] for method in ("MLR", "Baseline"))
     value, low, high, p = welch(x, y)
     assert value == pytest.approx(936 / 6)
     assert (round(low), round(high), p < 1e-6) == (105, 207, True)
-    assert seeds_needed(effect_size(x, y)) == 3
+    assert seeds_needed(effect_size(x, y)) == 4
 
 
 # ── The rest ──────────────────────────────────────────────────────────────────────────────────────────────────────────

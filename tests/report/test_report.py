@@ -27,7 +27,8 @@ from maskrl.runs.directory import Run
 from tiny_runs import tiny_recipe, trained
 from written import VERSIONS, write_run
 
-TOY = {"mlr": (20.0, 22.0, 27.0), "baseline": (10.0, 12.0, 13.0)}
+TOY = {"mlr": (20.0, 22.0, 27.0, 23.0), "baseline": (10.0, 12.0, 13.0, 13.0)}
+UNEVEN = (0, 9, -9, 0)  # what sets differences between seeds apart, so that they have a spread
 
 
 def toy(seed: int = 1, method: str = "mlr", *overrides: str) -> Recipe:
@@ -38,9 +39,9 @@ def control(task: str, seed: int, method: str = "mlr", profile: str = "paper", *
     return resolve(f"dmcontrol/{task}", [f"seed={seed}", *overrides], profile=profile, method=method)  # type: ignore[arg-type]
 
 
-def toy_runs(path: Path) -> Path:
+def toy_runs(path: Path, seeds: int = 4) -> Path:
     for method, scores in TOY.items():
-        for seed, score in enumerate(scores, start=1):
+        for seed, score in enumerate(scores[:seeds], start=1):
             write_run(path / f"{method}-{seed}", toy(seed, method), {0: 1, 1500: score / 2, 3000: score})
     return path
 
@@ -80,24 +81,31 @@ def test_the_aggregates_are_those_of_the_normalised_scores(tmp_path: Path) -> No
     assert row[2].numbers == pytest.approx(tuple(map(float, expected["mean"])))
     assert row[5].numbers == pytest.approx(tuple(map(float, expected["optimality_gap"])))
     (better,) = table(page, "-improvement").rows
-    assert [cell.text for cell in better] == [
-        "mlr",
-        "baseline",
-        "1.000 (1.000 to 1.000)",
-    ]  # each of 20…27 beats each of 10…13
+    # Each of 20…27 beats each of 10…13, in every resample, too. That is no interval.
+    assert [cell.text for cell in better] == ["mlr", "baseline", "1.000"]
+
+
+def test_the_probability_of_improvement_has_its_interval(tmp_path: Path) -> None:
+    file, scores = tmp_path / "scores.csv", {"mlr": (9, 20, 22, 27, 14), "baseline": (10, 12, 13, 21, 8)}
+    rows = [f"{m},toy/reach,{seed},3000,{score}" for m, of_m in scores.items() for seed, score in enumerate(of_m)]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    ((_, _, found),) = table(report([file]), "-improvement").rows
+    x, y = (np.array([scores[method]]).T for method in ("mlr", "baseline"))
+    assert found.numbers == pytest.approx(tuple(map(float, statistics.estimate_improvement(x, y))))
+    assert re.fullmatch(r"0\.760 \(0\.\d{3} to [01]\.\d{3}\)", found.text)
 
 
 def test_a_task_has_the_mean_and_the_spread_over_runs(tmp_path: Path) -> None:
     row = texts(table(report([toy_runs(tmp_path)]), "-scores"))["reach"]
-    assert row == {"task": "reach", "mlr": "23.0 ± 3.6 (3)", "baseline": "11.7 ± 1.5 (3)"}  # the paper has no toys
+    assert row == {"task": "reach", "mlr": "23.0 ± 2.9 (4)", "baseline": "12.0 ± 1.4 (4)"}  # the paper has no toys
 
 
 def test_curves_have_every_seed_and_their_mean(tmp_path: Path) -> None:
     (chart,) = [chart for chart in report([toy_runs(tmp_path)]).charts if chart.kind == "curves"]
     mlr = chart.data["panels"][0]["methods"][0]
     assert mlr["name"] == "mlr"
-    assert [seed["points"][-1] for seed in mlr["seeds"]] == [[3000, 20], [3000, 22], [3000, 27]]
-    assert mlr["mean"] == [[0, 1, 3], [1500, 11.5, 3], [3000, 23, 3]]
+    assert [seed["points"][-1] for seed in mlr["seeds"]] == [[3000, 20], [3000, 22], [3000, 27], [3000, 23]]
+    assert mlr["mean"] == [[0, 1, 4], [1500, 11.5, 4], [3000, 23, 4]]
 
 
 def test_a_mean_tells_of_how_many_curves_it_is() -> None:
@@ -128,14 +136,14 @@ def test_what_differs_between_methods_is_told(tmp_path: Path) -> None:
     rows = texts(table(report([toy_runs(tmp_path)]), "what-was-run"))
     assert "objective: none -> mlr" in rows["mlr"]["what differs"]
     assert rows["baseline"]["what differs"] == "the others are held against it"
-    assert rows["mlr"]["seeds"] == "1–3"
+    assert rows["mlr"]["seeds"] == "1–4"
 
 
 def test_p_values_of_several_tasks_are_corrected(tmp_path: Path) -> None:
     for task, gain in (("walker-walk", 300), ("cheetah-run", 30), ("finger-spin", 0)):
-        for seed, score in enumerate((300, 320, 350), start=1):
+        for seed, (score, by) in enumerate(zip((300, 320, 350, 330), UNEVEN, strict=True), start=1):
             for method in ("mlr", "baseline"):
-                ours = score + (gain if method == "mlr" else 0)
+                ours = score + (gain + by if method == "mlr" else 0)
                 write_run(tmp_path / task / method / str(seed), control(task, seed, method), {100_000: ours})
     rows = {row[0].text: row for row in table(report([tmp_path]), "-mlr-baseline").rows}
     p, corrected = ({task: rows[task][index].numbers[0] for task in rows} for index in (3, 4))
@@ -144,11 +152,46 @@ def test_p_values_of_several_tasks_are_corrected(tmp_path: Path) -> None:
     assert corrected["finger-spin"] == p["finger-spin"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("first", "test"),
+    [(1, "of the paired t test, as both have the same seeds"), (2, "Welch’s")],
+)
+def test_a_table_says_which_test_it_has(tmp_path: Path, first: int, test: str) -> None:
+    for seed, by in enumerate(UNEVEN, start=1):
+        write_run(tmp_path / f"b{seed}", control("walker-walk", seed, "baseline"), {100_000: 300 + by})
+        write_run(tmp_path / f"m{seed}", control("walker-walk", seed + first - 1), {100_000: 500 + seed})
+    notes = table(report([tmp_path]), "-mlr-baseline").notes
+    assert notes[0].startswith(f"p is {test}; p, Holm is corrected for the 1 task with a test.")
+
+
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, seeds: int) -> None:
+    page = report([toy_runs(tmp_path, seeds)])
+    ((_, cell, *_),) = table(page, "-mlr-baseline").rows
+    (claim,) = [line for group in page.headline for line in group.lines]
+    told = section(page, "Where it does not help")
+    words, sentences = (
+        told.words,
+        [line.text for block in told.blocks if isinstance(block, Lines) for line in block.lines],
+    )
+    if seeds == 4:
+        assert (cell.text, cell.note) == ("above", "")
+        assert claim.text.endswith("mlr is above.")
+        assert words == ("mlr is above baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
+        assert sentences == []
+    else:
+        assert (cell.text, cell.mark) == ("not enough seeds", "unsure")
+        assert claim.text.endswith("there is no test below 4 runs of each. Not enough seeds to tell.")
+        assert words == ("mlr is above baseline on 0 of 1 task, below on 0, and cannot be told from it on 1.",)
+        assert sentences == [claim.text]
+        assert table(page, "-mlr-baseline").notes == ("Nothing is tested: there is no test below 4 runs of each.",)
+
+
 # ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def reacher(path: Path, profile: str = "paper") -> Path:
-    for seed, score in enumerate((760, 880, 900), start=1):
+    for seed, score in enumerate((760, 880, 900, 848), start=1):
         recipe = control("reacher-easy", seed, "mlr", profile, "budget.frames=100000")
         write_run(path / str(seed), recipe, {100_000: score})
     return path
@@ -202,7 +245,7 @@ def test_without_the_paper_there_is_none_of_it(tmp_path: Path) -> None:
 def test_the_papers_gain_is_no_yardstick_of_what_is_not_held_against_it(
     tmp_path: Path, profile: str, against: Against
 ) -> None:
-    for seed, score in enumerate((780, 800, 820), start=1):
+    for seed, score in enumerate((780, 800, 800, 820), start=1):
         for method in ("mlr", "baseline"):
             recipe = control("cartpole-swingup", seed, method, profile, "budget.frames=100000")
             write_run(tmp_path / method / str(seed), recipe, {100_000: score})
@@ -225,7 +268,9 @@ def test_the_paper_does_not_stand_beside_a_mixture_of_budgets(tmp_path: Path) ->
 def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
     file = tmp_path / "scores.csv"
     rows = [
-        f"{m},reacher-easy,{s},100000,{mean + s}" for m, mean in (("MLR", 900), ("Baseline", 500)) for s in (1, 2, 3)
+        f"{m},reacher-easy,{s},100000,{mean + by * s}"
+        for m, mean, by in (("MLR", 900, 3), ("Baseline", 500, 5))
+        for s in (1, 2, 3, 4)
     ]
     file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
     page = report([file])
@@ -233,7 +278,7 @@ def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
     assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
     assert [row[1].text for row in table(page, "-improvement").rows] == ["Baseline"]
     alone = tmp_path / "alone.csv"
-    alone.write_text("\n".join(["method,task,seed,frames,score", *rows[3:]]))
+    alone.write_text("\n".join(["method,task,seed,frames,score", *rows[4:]]))
     assert section(report([alone]), "Where it does not help").words[0].startswith("There is the baseline alone")
 
 
@@ -297,9 +342,9 @@ def test_misprints_of_the_paper_are_marked(tmp_path: Path) -> None:
 def test_tasks_where_the_objective_hurts_or_cannot_be_told_are_listed(tmp_path: Path) -> None:
     changes = {"walker-walk": 300, "cheetah-run": -200, "finger-spin": 5}
     for task, change in changes.items():
-        for seed, score in enumerate((300, 320, 350), start=1):
+        for seed, (score, by) in enumerate(zip((300, 320, 350, 330), UNEVEN, strict=True), start=1):
             write_run(tmp_path / task / f"b{seed}", control(task, seed, "baseline"), {100_000: score})
-            write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change})
+            write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change + by})
     found = section(report([tmp_path]), "Where it does not help")
     assert found.words == ("mlr is above baseline on 1 of 3 tasks, below on 1, and cannot be told from it on 1.",)
     (block,) = [block for block in found.blocks if isinstance(block, Lines)]
@@ -453,17 +498,23 @@ def test_a_whole_number_of_400_digits_is_no_time(tmp_path: Path) -> None:
     assert (fact.seconds, dict(fact.timing)) == (3.0, {"act": 0.0})
 
 
-def test_one_run_has_no_interval_and_no_spread(tmp_path: Path) -> None:
-    write_run(tmp_path / "m", toy(), {3000: 20})
-    write_run(tmp_path / "b", toy(1, "baseline"), {3000: 12})
-    page = report([tmp_path])
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_fewer_than_four_runs_have_no_interval_no_test_and_no_probability(tmp_path: Path, seeds: int) -> None:
+    page = report([toy_runs(tmp_path, seeds)])
     value, low, high = table(page, "-aggregates").rows[0][2].numbers
     assert value == pytest.approx(
-        (20 - ToyControl.random_return) / (ToyControl.optimal_return - ToyControl.random_return)
+        (np.mean(TOY["mlr"][:seeds]) - ToyControl.random_return)
+        / (ToyControl.optimal_return - ToyControl.random_return)
     )
     assert np.isnan([low, high]).all()
     (claim,) = [line for group in page.headline for line in group.lines]
-    assert "one run has no spread to test with" in claim.text
+    assert "there is no test below 4 runs of each" in claim.text
+    row = texts(table(page, "-mlr-baseline"))["reach"]
+    assert [row[name] for name in ("p", "p, Holm", "effect size")] == ["–", "–", "–"]
+    assert re.fullmatch(r"\+\d+\.\d", row["difference"])  # without an interval
+    assert not any(one.key.endswith("-improvement") for one in page.tables)
+    (chart,) = [chart for chart in page.charts if chart.kind == "intervals"]
+    assert all(np.isnan(row["low"]) for panel in chart.data["panels"] for row in panel["rows"])
     (chart,) = [chart for chart in page.charts if chart.kind == "profile"]
     assert np.isnan(chart.data["methods"][0]["low"]).all()
     assert '"low":[null,null' in render(page)
@@ -656,7 +707,7 @@ def test_names_that_are_nearly_the_same_have_tables_of_their_own(tmp_path: Path)
 
 def test_a_table_is_not_sorted_by_what_is_not_finite(tmp_path: Path) -> None:
     for method, score in (("mlr", 20), ("baseline", 10)):
-        for seed in (1, 2):  # nothing varies: the effect is infinite
+        for seed in (1, 2, 3, 4):  # nothing varies: the effect is infinite
             write_run(tmp_path / f"{method}-{seed}", toy(seed, method), {3000: score})
     page = report([tmp_path])
     assert table(page, "-mlr-baseline").rows[0][-2].numbers == (float("inf"),)
@@ -714,16 +765,29 @@ def typed(*arguments: object) -> int:
 
 def test_the_command_writes_the_page_and_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     toy_runs(tmp_path / "runs")
-    write_run(tmp_path / "runs" / "late", toy(4), {1500: 10}, status="running")
+    write_run(tmp_path / "runs" / "late", toy(5), {1500: 10}, status="running")
     out = tmp_path / "deep" / "page.html"
     assert typed(tmp_path / "runs", "--out", out, "--tables", tmp_path / "tables") == 0
     told = capsys.readouterr().out
     assert f"The page: {out}" in told
-    assert "mlr and baseline on toy/reach: 7 runs, 2 methods, 1 task, 1 unfinished, 2 problems" in told
+    assert "mlr and baseline on toy/reach: 9 runs, 2 methods, 1 task, 1 unfinished, 2 problems" in told
     assert "mlr is above." in told
     assert "is at 1500 of 3000 frames" in told
     assert out.read_text().startswith("<!doctype html>")
     assert {file.suffix for file in (tmp_path / "tables").iterdir()} == {".md", ".tex", ".csv"}
+
+
+def test_the_page_of_two_seeds_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy_runs(tmp_path / "runs", seeds=2)
+    assert typed(tmp_path / "runs", "--out", tmp_path / "page.html", "--tables", tmp_path / "tables") == 0
+    told = capsys.readouterr().out
+    assert "Not enough seeds to tell." in told
+    files = [tmp_path / "page.html", *(tmp_path / "tables").iterdir()]
+    for text in (told, *(file.read_text() for file in files)):
+        assert "(1.000 to 1.000)" not in text
+        assert ", p = " not in text
+        assert "is above." not in text
+    assert not any("improvement" in file.name for file in files)
 
 
 def test_a_folder_whose_name_is_no_text_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

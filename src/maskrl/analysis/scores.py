@@ -88,11 +88,18 @@ class Scores:
 
     def values(self, method: str, task: str) -> NDArray[np.float64]:
         """The score of every run of a method on a task, by seed."""
-        mine = sorted((run for run in self.runs if (run.method, run.task) == (method, task)), key=lambda run: run.seed)
+        mine = self._by_seed(method, task)
         several = next((run for run in mine if len(run.curve) > 1), None)
         if several is not None:
             raise ScoresError(f"{several.name} has {len(several.curve)} scores: choose a time with Scores.at().")
         return np.array([run.curve[0][1] for run in mine])
+
+    def seeds(self, method: str, task: str) -> list[int]:
+        """The seed of every run of a method on a task, in the order of `values`."""
+        return [run.seed for run in self._by_seed(method, task)]
+
+    def _by_seed(self, method: str, task: str) -> list[RunScores]:
+        return sorted((run for run in self.runs if (run.method, run.task) == (method, task)), key=lambda run: run.seed)
 
     def matrix(self, method: str, tasks: Sequence[str], *, mixed: bool = False) -> NDArray[np.float64]:
         """(runs, tasks), for the aggregates. As many runs as the task with the fewest has, those with the smallest seeds.

@@ -9,10 +9,21 @@ import numpy as np
 
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
-from maskrl.analysis.statistics import CONFIDENCE, Difference, Summary, effect_size, seeds_needed, welch
+from maskrl.analysis.statistics import (
+    CONFIDENCE,
+    ENOUGH,
+    ZERO,
+    Array,
+    Difference,
+    Summary,
+    effect_size,
+    seeds_needed,
+    welch,
+)
 from maskrl.recipes.published import PublishedScore, published
 
-Outcome = Literal["consistent", "above", "below", "not enough seeds"]
+# "not tested": the paper's number allows no test, however many runs are held against it.
+Outcome = Literal["consistent", "above", "below", "not enough seeds", "not tested"]
 
 # The paper's own methods. How much the first gains over the second says how many seeds are enough.
 GAIN = ("MLR", "Baseline")
@@ -28,10 +39,12 @@ class Verdict:
     runs: int  # of ours; the fewest of any task
     mean: float  # over tasks, if there are several; on Atari then human-normalised
     reference: float
-    difference: Difference | None  # None: one run alone
-    effect: float | None  # Cohen's d
+    difference: Difference | None  # None: there is no test, and `untested` says why
+    effect: float | None  # Cohen's d, if there is a test
     needed: int | None  # runs of each method to show the paper's gain of MLR over its Baseline; None: it has none here
     outcome: Outcome
+    paired: bool = False  # whether the test is of the differences between runs of the same seed, on every task
+    untested: str = ""  # why there is no test
 
     @property
     def sentence(self) -> str:
@@ -43,7 +56,7 @@ class Verdict:
 
         counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
         start = f"{self.task}: {self.ours} {shown(self.mean)} ({counted}), {self.theirs} {shown(self.reference)}"
-        middle = "one run has no spread to test with"
+        middle = self.untested
         if self.difference is not None:
             value, low, high, p = self.difference
             middle = f"a difference of {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
@@ -55,6 +68,8 @@ class Verdict:
         if self.outcome == "not enough seeds":
             how_many = f": to show the paper's own gain here takes about {self.needed} of each method."
             return f"Not enough seeds{' to tell.' if self.needed is None else how_many}"
+        if self.outcome == "not tested":
+            return "There is no verdict."
         return f"{self.ours} is {self.outcome}."
 
 
@@ -109,13 +124,20 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
         return None, f"{refused} runs do not have the paper's protocol: {'; '.join(strange)}."
     unknown = any("profile" not in one.protocol for one in scores.runs)
     told = f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's." if unknown else ""
-    ours, theirs = Summary.of(scores.values(run.method, run.task)), _usable(cell)
-    label = f"{cell.source} ({cell.seeds} seeds)"
-    if exact := theirs is None:  # a mean without a usable spread is taken as exact, and the label says so
-        why = f"misprinted: {cell.misprint}" if cell.misprint else "no spread or number of seeds is told"
-        label, theirs = f"{cell.source} (taken as exact; {why})", Summary(cell.mean, 0.0, cell.seeds or 1)
+    ours = Summary.of(scores.values(run.method, run.task))
+    theirs = _usable(cell) or Summary(cell.mean, math.nan, cell.seeds or 0)
+    label = f"{cell.source} ({cell.seeds} seeds)" if cell.seeds else cell.source
     gauged = _papers_own(run.method) and not strange
-    return _Side(run.task, times[0], ours, theirs, label, ours.runs, gauged, exact), told
+    return _Side(run.task, times[0], ours, theirs, label, gauged, untestable=_untestable(cell)), told
+
+
+def _untestable(cell: PublishedScore) -> str:
+    """Why nothing can be tested against a number of the paper; nothing if it can."""
+    if cell.misprint:
+        return f"the paper's spread is misprinted ({cell.misprint})"
+    if cell.std is None or cell.seeds is None:
+        return f"the paper does not tell its {'spread' if cell.std is None else 'number of seeds'}"
+    return f"the paper has {cell.seeds} seeds, and there is no test below {ENOUGH}" if cell.seeds < ENOUGH else ""
 
 
 def versus(
@@ -123,6 +145,7 @@ def versus(
 ) -> Verdicts:
     """One method's runs against another's, on the tasks that both have. Runs of different protocols are refused.
 
+    If both have the same seeds, the test is paired: runs of a seed share their warm-up, resets, noise and evaluation starts.
     `papers`: of MLR and the Baseline with the paper's protocol, say how many seeds it takes to show the paper's gain.
     """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
@@ -137,8 +160,16 @@ def versus(
         of_task = _part(scores, [task])
         times = _times(of_task)
         gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
-        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, min(len(x), len(y)), gauged))
+        seeds = scores.seeds(first, task)
+        alike = seeds == scores.seeds(second, task) and len({*seeds}) == len(seeds)
+        pairs = _pairs(x - y) if alike else None
+        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, pairs))
     return _judge(first, second, sides, problems)
+
+
+def _pairs(differences: Array) -> Summary | None:
+    """Of runs of the same seed. None if they are all the same: a few whole scores easily are, and would seem a certainty."""
+    return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
@@ -162,12 +193,16 @@ class _Side:
     ours: Summary
     theirs: Summary
     label: str
-    fewest: int  # runs of ours, or of theirs where these are known
     gauged: bool  # by the paper's gain of MLR over its Baseline: measured as the paper does, and of these methods
-    exact: bool = False  # theirs is a mean without a spread
+    pairs: Summary | None = None  # of the differences between runs of the same seed, if both have the same ones
+    untestable: str = ""  # why theirs allows no test
 
     def scaled(self) -> "_Side":
-        return replace(self, ours=_on_scale(self.task, self.ours), theirs=_on_scale(self.task, self.theirs))
+        zero, one = scale(self.task) or (0.0, 1.0)
+        pairs = self.pairs and self.pairs.scaled(0.0, one - zero)
+        return replace(
+            self, ours=_on_scale(self.task, self.ours), theirs=_on_scale(self.task, self.theirs), pairs=pairs
+        )
 
 
 def _judge(
@@ -186,26 +221,34 @@ def _judge(
 
 
 def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verdict:
+    ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
+    mean, reference = (float(np.mean([summary.mean for summary in part])) for part in (ours, theirs))
+    runs, fewest = (min(summary.runs for summary in part) for part in (ours, (*ours, *theirs)))
+    verdict = Verdict(name, first, second, runs, mean, reference, None, None, None, "not tested")
+    if whys := list(dict.fromkeys(side.untestable for side in sides if side.untestable)):
+        return replace(verdict, untested="; ".join(whys))
     gain = papers_gain([(side.task, side.at) for side in sides]) if all(side.gauged for side in sides) else None
     needed = None if gain is None else seeds_needed(gain)
-    ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
-    difference, effect = None, None
-    if not any(math.isnan(summary.std) for summary in (*ours, *theirs)):
-        difference = welch(ours, theirs)
-        # Of an exact mean no spread is known, which is not to say that it is 0: ours stands for both.
-        spread = [s.theirs._replace(std=s.ours.std) if s.exact else s.theirs for s in sides]
-        effect = effect_size(ours, spread)
-    mean, reference = (float(np.mean([summary.mean for summary in part])) for part in (ours, theirs))
-    outcome = _outcome(min(side.fewest for side in sides), difference, needed)
-    runs = min(summary.runs for summary in ours)
-    return Verdict(name, first, second, runs, mean, reference, difference, effect, needed, outcome)
+    if fewest < ENOUGH:
+        why = f"there is no test below {ENOUGH} runs of each"
+        return replace(verdict, needed=needed, outcome="not enough seeds", untested=why)
+    tested = [(side.pairs, ZERO) if side.pairs else (side.ours, side.theirs) for side in sides]
+    difference = welch([x for x, _ in tested], [y for _, y in tested])
+    return replace(
+        verdict,
+        difference=difference,
+        effect=effect_size(ours, theirs),
+        needed=needed,
+        outcome=_outcome(fewest, difference, needed),
+        paired=all(side.pairs for side in sides),
+    )
 
 
-def _outcome(runs: int, difference: Difference | None, needed: int | None) -> Outcome:
+def _outcome(runs: int, difference: Difference, needed: int | None) -> Outcome:
     """A difference that the test finds is one. That it finds none says something only if it could have found the paper's."""
-    if difference is not None and difference.p < 1 - CONFIDENCE:
+    if difference.p < 1 - CONFIDENCE:
         return "above" if difference.value > 0 else "below"
-    return "not enough seeds" if difference is None or (needed is not None and runs < needed) else "consistent"
+    return "not enough seeds" if needed is not None and runs < needed else "consistent"
 
 
 def _suite(task: str) -> str:

@@ -117,13 +117,17 @@ def _totals(made: "Plan") -> dict[str, str]:
 
 
 def _show_comparison(comparison: "Comparison") -> None:
+    from maskrl.analysis.statistics import ENOUGH
+
     out = console()
     print(f"Does MLR score above its Baseline? If the paper is right ({comparison.at}):")
     headings = ("task", "paper's difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
     questions = [*comparison.tasks, *([comparison.overall] if comparison.overall else [])]
     out.print(table(headings, map(_asked, questions), left=1))
     out.print(
-        "power: how often the planned seeds of each method would show it, in a two-sided test at 5 %.", style="dim"
+        f"power: how often the planned seeds of each method would show it, in a paired two-sided test at 5 %. Below {ENOUGH} seeds "
+        "there is no test.",
+        style="dim",
     )
     out.print("–: the paper's MLR is not above. hours for these: runs of both methods, one after another.", style="dim")
 

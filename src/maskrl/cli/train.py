@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 # What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
-FIRST, FIRST_GAME = "dmcontrol/cartpole-swingup", "atari/pong"
+FIRST, FIRST_GAME = "dmcontrol/cartpole-balance", "atari/assault"
 TRAIN_HELP = (
     "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine. Your own environment: "
     "gym/CarRacing-v3, gym/my_package:MyEnv-v0 or my_env.py:make_env."

@@ -40,7 +40,8 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
     told = [
         f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
         f"Intervals hold 95 % and come from {resamples:,} stratified resamples: the runs of every task are drawn again among "
-        "themselves. One run alone has no interval.",
+        f"themselves. Below {statistics.ENOUGH} runs per task there is no interval and no probability of improvement. Where all "
+        "resamples agree there is no interval, either: that a few runs agree is no certainty.",
     ]
     left_out = [method for method in final.methods if method not in matrices]
     if left_out:
@@ -73,11 +74,16 @@ def _chart(key: str, found: Mapping[str, Mapping[str, Estimate]]) -> Chart:
         {
             "title": title,
             "hint": "less is better" if name == "optimality_gap" else "more is better",
-            "rows": [{"name": method, **_rounded(numbers[name], 5)} for method, numbers in found.items()],
+            "rows": [{"name": method, **_point(numbers[name])} for method, numbers in found.items()],
         }
         for name, title in AGGREGATE_NAMES.items()
     ]
     return Chart(key, "intervals", "Aggregates of normalised scores, with 95 % intervals", {"panels": panels})
+
+
+def _point(estimate: Estimate) -> dict[str, Any]:
+    """Of a chart: the numbers that the table has."""
+    return _rounded(Estimate(*map(np.asarray, estimate_cell(estimate).numbers)), 5)
 
 
 def _rounded(estimate: Estimate, digits: int) -> dict[str, Any]:
@@ -93,14 +99,19 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
     else:
         first, *others = matrices
         pairs = [(first, method) for method in others]
-    found = {(x, y): statistics.estimate_improvement(matrices[x], matrices[y], resamples=resamples) for x, y in pairs}
+    found = {
+        (x, y): statistics.estimate_improvement(matrices[x], matrices[y], resamples=resamples)
+        for x, y in pairs
+        if min(len(matrices[x]), len(matrices[y])) >= statistics.ENOUGH
+    }
     fields: list[Field[tuple[str, str]]] = [
         (Column("method"), lambda pair: Cell(pair[0], strong=True)),
         (Column("over"), lambda pair: Cell(pair[1])),
         (Column("probability of improvement", INTERVAL), lambda pair: estimate_cell(found[pair])),
     ]
     note = (
-        "That a run of the first scores more than a run of the second, on a task drawn at random; a draw counts half."
+        "That a run of the first scores more than a run of the second, on a task drawn at random; a draw counts half. No "
+        "verdict goes by it: whether there is a difference is what the tests under “Task by task” say."
     )
     title = f"Probability of improvement, {group.name}"
     return [tabulated(f"{group.key}-improvement", title, fields, found, [note])] if found else []
@@ -120,6 +131,7 @@ def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array])
     chart = Chart(f"{group.key}-profile-chart", "profile", "Performance profile", {**axes, "methods": methods})
     told = (
         f"The share of the runs, over {counted(len(tasks), 'task')}, that score above each threshold. A line above another at "
-        "every point is better everywhere. Bands hold 95 %, at each point by itself."
+        "every point is better everywhere. Bands hold 95 %, at each point by itself; there is none below "
+        f"{statistics.ENOUGH} runs per task."
     )
     return Section(f"{group.key}-profiles", "Performance profiles", (told,), (chart,), over=group.name)

@@ -119,10 +119,12 @@ def as_printed(text: str, numbers: tuple[float | None, ...], misprint: str | Non
 
 
 def estimate_cell(estimate: Estimate) -> Cell:
-    """A number with its interval, if it has one."""
+    """A number with its interval, if it has one. One of no width is none: that a few runs agree is no certainty."""
     value, low, high = (float(part) for part in estimate)
-    text = shown(value, 3) if math.isnan(low) else f"{shown(value, 3)} ({shown(low, 3)} to {shown(high, 3)})"
-    return Cell(text, (value, low, high))
+    ends = shown(low, 3), shown(high, 3)
+    if ends[0] == ends[1]:
+        return Cell(shown(value, 3), (value, math.nan, math.nan))
+    return Cell(f"{shown(value, 3)} ({ends[0]} to {ends[1]})", (value, low, high))
 
 
 def counted(count: int, noun: str) -> str:

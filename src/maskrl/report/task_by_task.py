@@ -32,6 +32,7 @@ MARKS: Mapping[str, Mark] = {
     "below": "below",
     "consistent": "consistent",
     "not enough seeds": "unsure",
+    "not tested": "unsure",
 }
 
 
@@ -138,24 +139,39 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
         (Column("effect size", ("",)), lambda verdict: number(verdict.effect, 2)),
         (Column("runs", ("",)), lambda verdict: number(verdict.runs, 0)),
     ]
-    gauged = any(verdict.needed is not None for verdict in (*verdicts.tasks, *verdicts.overall))
+    every = (*verdicts.tasks, *verdicts.overall)
+    gauged = any(verdict.needed is not None for verdict in every)
     gauge = (
         "That none shows counts as consistent only if there are seeds enough to have found the paper’s own gain of MLR over "
         "its Baseline."
         if gauged
         else "That none shows does not say that there is none."
     )
-    notes = (
-        f"p is Welch’s; p, Holm is corrected for the {counted(len(tested), 'test')} of this table. The effect size is Cohen’s d.",
+    notes = [
+        f"p is {_tests(every)}; p, Holm is corrected for the {counted(len(tested), 'task')} with a test. The effect size is "
+        "Cohen’s d.",
         f"The verdict goes by p as it is: above or below if it is less than 0.05. {gauge}",
-    )
+    ]
+    if not tested:  # nor is there a test over tasks
+        notes = [f"Nothing is tested: {'; '.join(dict.fromkeys(verdict.untested for verdict in every))}."]
     return tabulated(key, title, fields, verdicts.tasks, notes, verdicts.overall)
+
+
+def _tests(verdicts: Sequence[Verdict]) -> str:
+    """Which test the p of a table are of."""
+    found = [verdict.paired for verdict in verdicts if verdict.difference is not None]
+    if all(found):
+        return "of the paired t test, as both have the same seeds"
+    mixed = (
+        "of the paired t test where both have the same seeds and differ by more than a constant, and Welch’s elsewhere"
+    )
+    return mixed if any(found) else "Welch’s"
 
 
 def _difference_cell(verdict: Verdict) -> Cell:
     if verdict.difference is None:
         value = verdict.mean - verdict.reference
-        return Cell(shown(value, sign=True), (value, None, None), note="one run has no spread to test with")
+        return Cell(shown(value, sign=True), (value, None, None), note=verdict.untested)
     value, low, high, _ = verdict.difference
     digits = digits_for(max(abs(verdict.mean), abs(verdict.reference)))
     text = f"{shown(value, digits, sign=True)} ({shown(low, digits)} to {shown(high, digits)})"
@@ -181,7 +197,7 @@ def negative(group: Group) -> Section:
 def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> tuple[str, tuple[Line, ...]]:
     """How many tasks went which way, and a sentence for each on which the method is not above."""
     counts = Counter(verdict.outcome for verdict in verdicts)
-    unsure = counts["consistent"] + counts["not enough seeds"]
+    unsure = len(verdicts) - counts["above"] - counts["below"]
     told = (
         f"{method} is above {reference} on {counts['above']} of {counted(len(verdicts), 'task')}, below on "
         f"{counts['below']}, and cannot be told from it on {unsure}."
