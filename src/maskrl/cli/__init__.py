@@ -14,7 +14,20 @@ from typing import Annotated
 import typer
 
 from maskrl import __version__
-from maskrl.cli import bench, doctor, licences, pictures, plan, recipes, report, representation, results, sweep, train
+from maskrl.cli import (
+    bench,
+    doctor,
+    export,
+    licences,
+    pictures,
+    plan,
+    recipes,
+    report,
+    representation,
+    results,
+    sweep,
+    train,
+)
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
 
@@ -73,6 +86,7 @@ app = typer.Typer(
 app.callback()(options)
 app.command()(train.train)
 app.command()(train.evaluate)
+app.command()(export.export)
 app.command()(representation.probe)
 app.command()(representation.pretrain)
 app.command()(pictures.masks)

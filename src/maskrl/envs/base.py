@@ -61,6 +61,11 @@ class EnvConfig(Config):
         """Whether another process can make it: not so for a callable that only this one knows."""
         return True
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its code may run without asking (see envs/consent.py)."""
+        return True
+
     def trust(self) -> None:
         """Let its code run for this user on this machine, now and later, where that needs consent (see envs/consent.py)."""
 

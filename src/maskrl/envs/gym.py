@@ -142,6 +142,10 @@ class Gym(EnvConfig):
         """Whether another process can import it."""
         return self.source != "python" or not ("<" in self.task or self.task.startswith("__main__."))
 
+    @property
+    def is_trusted(self) -> bool:
+        return (self.source == "python" and self.task in _given) or consent.is_allowed(self.identity)
+
     def made_from(self, name: str) -> "Gym":
         """The same preprocessing and arguments for another environment, which the user has named."""
         other = self.named(name.removeprefix("gym/"))
@@ -175,9 +179,7 @@ class Gym(EnvConfig):
         return made
 
     def _require_consent(self) -> None:
-        if self.task in _given and self.source == "python":
-            return
-        if not consent.is_allowed(self.identity):
+        if not self.is_trusted:
             where = {"id": f"gym/{self.task}", "file": f"{self.file}", "python": f"the callable {self.task}"}[
                 self.source
             ]
@@ -286,9 +288,13 @@ class GymEnv(gym.Env[Frame, Any]):
         return self._picture.frame(self._newest), {"frames": 0}
 
     def step(self, action: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        """Hold `action` for a decision, and add up the rewards."""
+        """Hold an agent's action for a decision, and add up the rewards."""
+        return self.step_outside(self.outside.actions.outward(action))
+
+    def step_outside(self, outward: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
+        """The same for an action of the environment's own."""
         require_begun(self._steps_left > 0)
-        config, outward, total = self._config, self.outside.actions.outward(action), 0.0
+        config, total = self._config, 0.0
         last = min(config.action_repeat, self._steps_left)
         before: Frame | None = None
         for steps in range(1, last + 1):

@@ -4,9 +4,10 @@ The values are the paper's for DMControl (its default for tasks) and for Atari-1
 here put in their place. `maskrl.recipes.sources` has the source of every value.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -48,6 +49,9 @@ VALUES: dict[tuple[Kind, Profile], tuple[str, ...]] = {
 }
 
 
+_kinds: dict[str, Kind] = {}  # of environments that were looked at: a sweep asks for the same ones over and over
+
+
 class Seen(NamedTuple):
     """An environment, and the agent that can act in it."""
 
@@ -68,8 +72,11 @@ def look(name: str | Factory, overrides: Iterable[str] = ()) -> Seen:
     decisive = [line for line in overrides if line.strip().startswith(DECIDES)]
     env = seen(_with_mlr(Seen(env, "sac"), "lite", decisive)).env
     consent.allow(env.identity)
-    with closing(GymEnv(env, 0, training=True)) as made:
-        return Seen(env, "rainbow" if isinstance(made.action_space, gym.spaces.Discrete) else "sac")
+    key = json.dumps(asdict(env), sort_keys=True)
+    if key not in _kinds or env.source == "python":  # a callable of the same name may be another one
+        with closing(GymEnv(env, 0, training=True)) as made:
+            _kinds[key] = "rainbow" if isinstance(made.action_space, gym.spaces.Discrete) else "sac"
+    return Seen(env, _kinds[key])
 
 
 def seen(recipe: Recipe) -> Seen:
