@@ -10,13 +10,14 @@ from maskrl.envs.gym import Factory
 from maskrl.recipes import AnyProfile
 from maskrl.recipes.schema import Recipe
 from maskrl.runs import loop
+from maskrl.runs.check import check_env
 from maskrl.runs.directory import Run, default_path
 from maskrl.runs.loggers import Logger
 from maskrl.runs.policy import Policy, load
 from maskrl.runs.signals import Stopped
 from maskrl.runs.terminal import Terminal
 
-__all__ = ["Policy", "Recipe", "Run", "load", "recipe", "train"]
+__all__ = ["Policy", "Recipe", "Run", "check_env", "load", "recipe", "train"]
 
 
 def recipe(

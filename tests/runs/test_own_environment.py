@@ -86,13 +86,21 @@ def test_a_stopped_run_continues_to_the_same_end(tmp_path, overrides):
     killed += (
         "def until(self, *a):\n    if self.clock.decisions == 70: os.kill(os.getpid(), 9)\n    return add(self, *a)\n"
     )
-    killed += f"State.add = until\nmaskrl.train(maskrl.recipe({f'{FILE}:make_env'!r}, *{overrides!r}, profile='lite'), sys.argv[1], [])\n"
+    killed += "State.add = until\n"
+    killed += f"maskrl.train(maskrl.recipe({f'{FILE}:make_env'!r}, *{overrides!r}, profile='lite'), sys.argv[1], [])\n"
     path = [str(Path(maskrl.__file__).parents[1]), str(FILE.parent)]
     command = [sys.executable, "-c", f"import sys\nsys.path[:0] = {path!r}\n{killed}", str(tmp_path / "killed")]
     assert subprocess.run(command, check=False).returncode == -9
-    assert Run.open(tmp_path / "killed").status == "running"
+    assert Run.open(tmp_path / "killed").status == "stopped"  # not running, as its file says: its process is dead
     continued, _ = trained(tmp_path / "killed", recipe)
     assert same_end(whole, continued)
+
+
+def test_episodes_may_be_shorter_than_a_clip(tmp_path):
+    run, _ = trained(tmp_path / "run", own(*SAC, "env.kwargs.length=5"))
+    lengths = {event["length"] for event in run.events("episode")}
+    assert lengths == {5}
+    assert all(np.isfinite(event["mlr/loss"]) for event in run.events("update"))
 
 
 def test_a_callable_can_be_trained_and_continued(tmp_path):

@@ -16,6 +16,7 @@ import typer
 from maskrl import __version__
 from maskrl.cli import (
     bench,
+    check,
     doctor,
     export,
     licences,
@@ -85,8 +86,10 @@ app = typer.Typer(
 )
 app.callback()(options)
 app.command()(train.train)
+app.command()(train.extend)
 app.command()(train.evaluate)
 app.command()(export.export)
+app.command()(check.check)
 app.command()(representation.probe)
 app.command()(representation.pretrain)
 app.command()(pictures.masks)

@@ -504,7 +504,7 @@ class Replay:
         Those are the frames in files that are damaged or were written over since, and all before them: none, unless
         somebody or something else had its hands on the files.
         """
-        if state["layout"] != self._layout():
+        if not self._holds(state["layout"], state["next"]):
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
         if "frames" not in state and not isinstance(self._frames, np.memmap):
             raise ValueError("The state has no frames, they are in files: build the replay with its directory.")
@@ -535,6 +535,12 @@ class Replay:
             generator.bit_generator.state = state["generators"][purpose]
         self._saved = (end, end)
         return lost
+
+    def _holds(self, layout: dict[str, Any], end: int) -> bool:
+        """Whether states of this layout can be loaded: of the same one, or of a smaller replay that had room for all its frames."""
+        smaller = {**self._layout(), "slots": layout.get("slots"), "window": layout.get("window")}
+        grown = self._slots > layout.get("slots", 0) and self._window > layout.get("window", 0) >= end
+        return layout == self._layout() or (layout == smaller and grown)
 
     def _lost(self, numbers: Index) -> int:
         """How many of these frames to give up, the oldest first, so that all that remain are in the files."""

@@ -43,6 +43,14 @@ Play = Callable[[Pictures], NDArray[Any]]  # the environment's own actions, one 
 class Exported(nn.Module):
     """(N, frame_stack, height, width, channels) uint8, the oldest picture first → N of the environment's own actions."""
 
+    grey: Tensor
+    rows: Tensor
+    columns: Tensor
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    reach: Tensor
+
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         outside = outside_of(policy)
@@ -69,7 +77,7 @@ class Exported(nn.Module):
             values = ((values * self.grey).sum(dim=-1, keepdim=True) + 0.5).floor()
         values = values.permute(0, 1, 4, 2, 3)
         if (picture.height, picture.width) != (picture.size, picture.size):
-            values = (torch.matmul(torch.matmul(self.rows, values), self.columns) + 0.5).floor()  # type: ignore[arg-type]
+            values = (torch.matmul(torch.matmul(self.rows, values), self.columns) + 0.5).floor()
         channels, size, _ = picture.frame_shape
         return values.reshape(-1, self.stack * channels, size, size)
 
@@ -77,7 +85,7 @@ class Exported(nn.Module):
         chosen: Tensor = self.network(self.frames(pictures))
         actions = self.actions
         if actions.kind == "box":
-            within = torch.clamp(self.middle + self.reach * chosen, self.low, self.high)  # type: ignore[operator, arg-type]
+            within = torch.clamp(self.middle + self.reach * chosen, self.low, self.high)
             return within.reshape(-1, *actions.shape)
         if actions.kind == "discrete":
             return chosen + actions.starts[0]
