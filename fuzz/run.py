@@ -23,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("target", choices=targets.TARGETS)
     parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--seconds", type=int, default=0, help="stop after so long, with the count; 0: never")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     found, corpus = HERE / "found" / asked.target, HERE / "corpus" / asked.target
@@ -31,7 +32,7 @@ def main() -> None:
     for number, seed in enumerate(targets.seeds()[asked.target]):
         (found / f"seed-{number}").write_bytes(seed)
     options = [f"-runs={asked.runs}", f"-seed={asked.seed}", "-max_len=8192", "-timeout=30", "-rss_limit_mb=4000"]
-    options += [f"-artifact_prefix={HERE}/", "-print_final_stats=1", "-verbosity=0"]
+    options += [f"-max_total_time={asked.seconds}", f"-artifact_prefix={HERE}/", "-print_final_stats=1", "-verbosity=0"]
     atheris.Setup([sys.argv[0], *options, str(found), str(corpus)], targets.TARGETS[asked.target])
     atheris.Fuzz()
 

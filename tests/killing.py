@@ -27,7 +27,7 @@ from maskrl.clock import Clock
 from maskrl.envs import DMControl
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.runs import checkpoint
-from maskrl.runs.directory import Run
+from maskrl.runs.directory import Run, RunError
 from maskrl.runs.signals import Stopped
 from tiny_runs import events, same_end, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
@@ -35,7 +35,7 @@ from tiny_runs import events, same_end, tiny_breakout, tiny_rainbow, tiny_recipe
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop", "tiny_runs"])
 
-STOPPED = 3  # exit code of a child that a signal stopped
+STOPPED, REFUSED = 3, 2  # exit codes of a child: a signal stopped it, or the run refused
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -59,6 +59,8 @@ def child(connection: Any, path: Path, recipe: Recipe) -> None:
         sys.exit(STOPPED)
     except BrokenPipeError:
         sys.exit(1)
+    except RunError:
+        sys.exit(REFUSED)
 
 
 class Trainer:
@@ -79,6 +81,10 @@ class Trainer:
                 return False
             self.decisions = int.from_bytes(message, "little")
         return True
+
+    def pause(self, paused: bool = True) -> None:
+        if self.process.is_alive():
+            os.kill(self.process.pid or 0, signal.SIGSTOP if paused else signal.SIGCONT)
 
     def end(self, number: int | None = None) -> int:
         """Send a signal, if one is given, and wait for the end: the exit code."""
@@ -107,12 +113,17 @@ def sequence(path: Path, recipe: Recipe, whole: Run, chance: random.Random) -> C
         if went_on and chance.random() < 0.2:
             (path / "lock").unlink(missing_ok=True)
             done["lock deleted under the trainer"] += 1
+            trainer.pause()  # so that it does not end before the second has begun
             second = Trainer(path, recipe)
-            assert second.end() != 0, "a second trainer ran beside the first"
+            assert second.end() != 0 or not trainer.process.is_alive(), "a second trainer ran beside the first"
+            trainer.pause(False)
         number = chance.choice(SIGNALS)
         code = trainer.end(number)
         done[signal.Signals(number).name] += 1
-        assert code in (0, STOPPED, -number), f"exit code {code} after {signal.Signals(number).name}"
+        early = (
+            1 if number == signal.SIGINT else -number
+        )  # before the loop has taken over, Ctrl-C is a KeyboardInterrupt
+        assert code in (0, STOPPED, -number, early), f"exit code {code} after {signal.Signals(number).name}"
         done.update(between := _between(path, chance))
         harmed |= "log lost" in between
     run, _ = trained(path, recipe, Silent())

@@ -72,9 +72,12 @@ def test_a_helper_of_an_evaluation_that_hangs_is_killed_and_its_episode_played_a
     stopped: list[int] = []
 
     def stop(ended: int) -> None:
-        for one in workers(os.getpid()) if not stopped else ():
-            os.kill(one, signal.SIGSTOP)
-            stopped.append(one)
+        if together._helpers and not stopped:
+            while not together._helpers[0]._begun:  # until it plays
+                time.sleep(0.05)
+            for one in workers(os.getpid()):
+                os.kill(one, signal.SIGSTOP)
+                stopped.append(one)
 
     alone = Players(tiny_rainbow(threads=1), notes.append)
     together = Players(recipe, notes.append)

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_every_command_is_in_this_test_or_reads_no_run():
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("hostile"))
     assert called([*SWEEP, "--out", str(made.sweep)])[0] == 0
     (made.run / "status.json").write_text('{"status": "stopped"}')  # so that `train` continues it, from before its end
@@ -93,7 +94,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         assert code == 0, printed
     os.remove(made.pretraining / "encoder.safetensors")  # so that `pretrain` continues it
     assert called(OF_A_PRETRAINING["pretrain"](made))[0] == 0
-    return made
+    yield made
+    print(f"attacks: {ATTACKS.total()}, {dict(ATTACKS)}")
 
 
 # ── What a file may be instead ────────────────────────────────────────────────────────────────────────────────────────
@@ -143,6 +145,7 @@ def folder(path: Path, outside: Path) -> str:
     return "a directory"
 
 
+ATTACKS = Counter[str]()  # by command: `pytest -s` shows them, for docs/reliability.md
 KINDS = (link, link_to_nothing, link_to_folder, pipe, device, listener, folder)
 
 
@@ -181,6 +184,7 @@ def attack(place: Place, root: Path, name: str, words: list[str], outside: Path)
         flat = " ".join(printed.split())
         if what not in flat or Path(name).name not in flat.replace("\n", "") or "Traceback" in printed:
             wrong.append(f"{words[:2]} and {name} as {kind.__name__}: exit code {code}: {flat[-300:]}")
+        ATTACKS[words[0]] += 1
         if contents(outside) != before:
             wrong.append(f"{words[:2]} and {name} as {kind.__name__} touched what is outside")
     return wrong

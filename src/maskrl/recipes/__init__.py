@@ -58,7 +58,8 @@ def _find(
     _require("profile", profile, ["auto", *get_args(Profile)])
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
-    pair = _pair(suite, method, agent, objective)
+    name = f"{suite}/{task}" if isinstance(task, str) else f"{suite}/{task.env.task}"
+    pair = _pair(name, suite, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
         _require("agent", pair.agent, agents)
@@ -94,7 +95,7 @@ def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple
     return suite, name.partition("/")[2]
 
 
-def _pair(suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
+def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
     """What was asked for as a pair, if it can be had on this suite."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
@@ -108,7 +109,7 @@ def _pair(suite: str, method: str | None, agent: str | None, objective: str | No
     if suite not in pair.suites:
         there = [other for other, known in METHODS.items() if suite in known.suites]
         raise ValueError(
-            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {suite}. "
+            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {name}. "
             f"Choose one of {', '.join(there)}."
         )
     return pair
