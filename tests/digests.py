@@ -34,31 +34,34 @@ _REACH = (*_TOY, "agent.warmup_decisions=330", "agent.batch_size=16")
 _CATCH = (*_TOY, "agent.warmup_decisions=330", "agent.batch_size=16", "agent.updates_per_decision=2")
 _CARTPOLE = (
     *("budget.frames=1600", "evaluation.every=800", "evaluation.episodes=1", "checkpoint_every=800", "threads=1"),
-    *("agent.warmup_decisions=170", "agent.batch_size=32", "agent.auxiliary.clips=2"),
+    *("agent.warmup_decisions=170", "agent.batch_size=32", "agent.auxiliary.clips=2", "agent.encoder.filters=32"),
 )
-_BREAKOUT = (
+_DER = (
     *("budget.decisions=300", "evaluation.every=600", "evaluation.episodes=2", "checkpoint_every=400", "threads=1"),
-    *("evaluation.side_by_side=2", "env.max_frames=400", "agent.warmup_decisions=285", "agent.clips=4"),
+    *("evaluation.side_by_side=2", "env.max_frames=400", "env.size=84", "agent.warmup_decisions=285"),
+    "agent.learning_rate=1e-4",
 )
+_BREAKOUT = (*_DER, "agent.clips=4", "agent.augment.shift=4", "agent.epsilon=0", "agent.epsilon_decisions=0")
+_BREAKOUT_MLR = (*_BREAKOUT, "objective.every=1", "objective.augment.shift=4", "objective.mask.cube=8,12,12")
 
-# Name → recipe, method, overrides.
+# Name → recipe, method, overrides. Values of lite that were others when the digests were recorded are among the overrides.
 RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "reach-mlr": ("toy/reach", "mlr", _REACH),
     "reach-baseline": ("toy/reach", "baseline", _REACH),
     "reach-mlr-overlap": ("toy/reach", "mlr", (*_REACH, "overlap=true")),
     "catch-mlr": ("toy/catch", "mlr", _CATCH),
     "catch-baseline": ("toy/catch", "baseline", _CATCH),
-    "cartpole-mlr": ("dmcontrol/cartpole-swingup", "mlr", _CARTPOLE),
+    "cartpole-mlr": ("dmcontrol/cartpole-swingup", "mlr", (*_CARTPOLE, "objective.every=1")),
     "cartpole-baseline": ("dmcontrol/cartpole-swingup", "baseline", _CARTPOLE),
-    "breakout-mlr": ("atari/breakout", "mlr", _BREAKOUT),
+    "breakout-mlr": ("atari/breakout", "mlr", _BREAKOUT_MLR),
     # As wide as the latent, so that positions are added in the latent's own order.
     "breakout-mlr-wide": (
         "atari/breakout",
         "mlr",
-        (*_BREAKOUT, "agent.encoder.filters=4,4,4", "objective.decoder_width=none"),
+        (*_BREAKOUT_MLR, "agent.encoder.filters=4,4,4", "objective.decoder_width=none"),
     ),
     "breakout-baseline": ("atari/breakout", "baseline", _BREAKOUT),
-    "breakout-der": ("atari/breakout", "der", tuple(line for line in _BREAKOUT if "clips" not in line)),
+    "breakout-der": ("atari/breakout", "der", _DER),
 }
 
 
