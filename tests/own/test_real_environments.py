@@ -50,7 +50,8 @@ def test_from_the_environment_to_a_policy_in_use(case, tmp_path):
     made = Run.open(tmp_path / "run")
     assert (made.status, made.recipe.agent.kind) == ("done", case.agent)
     notes = [event["text"] for event in made.events("note")]
-    assert exact == (not any("did not come back" in note for note in notes))
+    if exact:
+        assert not any("did not come back" in note for note in notes)
     assert json.loads(run("evaluate", "run", "--episodes", "1", "--json", cwd=tmp_path))["frames"] == 200
     told = run("export", "run", "--out", "policy.onnx", "--observations", "40", "--episodes", "1", cwd=tmp_path)
     assert "40 observations of its own play" in told
