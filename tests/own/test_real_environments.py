@@ -63,10 +63,12 @@ def test_from_the_environment_to_a_policy_in_use(case, tmp_path):
 
 # In a process of its own, as all else: Box2D's module warns when it is imported, and ends a process whose warnings are errors.
 PLAY = """
+from pathlib import Path
+
 import maskrl
 from maskrl.runs.directory import Run
 
-env, policy = Run.open(maskrl.api.Path("run")).recipe.env.open(), maskrl.load("run")
+env, policy = Run.open(Path("run")).recipe.env.open(), maskrl.load("run")
 picture, _ = env.reset(seed=1)
 if isinstance(picture, dict):
     picture = picture["image" if "image" in picture else "screen"]
