@@ -175,6 +175,32 @@ def test_an_export_of_a_strangers_run_runs_no_code(tmp_path, capsys, monkeypatch
     assert json.loads(capsys.readouterr().out)["frames"] == 120
 
 
+@pytest.mark.parametrize("name", ["gym/strangers_module:Env-v0", "strangers_file.py:make_env"])
+def test_the_name_of_a_strangers_run_is_not_taken_for_what_the_user_typed(tmp_path, name, monkeypatch, capsys):
+    """Commands that look for the task's usual recipe must not import what the run's recipe names."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("strangers_module.py", "strangers_file.py"):
+        (tmp_path / file).write_text("open('ran', 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run, _ = trained(tmp_path / "run", own(*[line for line in SAC if "objective" not in line], method="baseline"))
+    tree = json.loads((run.path / "recipe.json").read_text())
+    tree["name"], tree["env"] = (
+        name,
+        tree["env"] | {"source": "id", "task": "strangers_module:Env-v0", "file": None, "sha256": None},
+    )
+    (run.path / "recipe.json").write_text(json.dumps(tree))
+    for words in (
+        ["masks", "run"],
+        ["probe", "run"],
+        ["pretrain", "run", "--out", "encoder"],
+        ["report", "run"],
+        ["evaluate", "run"],
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_an_export_never_replaces_what_is_not_one(tmp_path, capsys):
     run, _ = trained(tmp_path / "run", own(*SAC, "budget.frames=20", "evaluation.every=20"))
     out = tmp_path / "notes.onnx"

@@ -93,7 +93,11 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
     if recipe.objective is not None:
         return recipe, ""
-    original = recipes.find(recipe.name, recipe.profile)
+    original = recipes.usual(recipe, objective="mlr")
+    if original is None:
+        raise ValueError(
+            f"{recipe.name} is no recipe of maskrl's own, and its run has no objective: there are no masks to show."
+        )
     note = f"This is the {recipe.method} method, which hides nothing. What is shown is what MLR would hide."
     return with_objective(recipe, original.objective), note
 

@@ -57,10 +57,8 @@ def _objective_like(recipe: "Recipe") -> "ObjectiveConfig | None":
     """The objective of the recipe of that name; None if it is a recipe of the user's own, or its masks do not fit here."""
     from maskrl import recipes
 
-    try:
-        objective = recipes.find(recipe.name, recipe.profile, "mlr").objective
-    except ValueError:
-        return None
+    usual = recipes.usual(recipe, objective="mlr")
+    objective = None if usual is None else usual.objective
     masks = None if objective is None else objective.masks
     fits = masks is not None and all(recipe.env.size % side == 0 for side in masks.cube[1:])
     return objective if fits else None
@@ -115,7 +113,11 @@ def pretrain(
     with refusing(RunError, ValueError):
         opened = Run.open(run)
         recipe = opened.recipe
-        origin = recipe if recipe.objective is not None else recipes.find(recipe.name, recipe.profile, "mlr")
+        origin = recipe if recipe.objective is not None else recipes.usual(recipe, objective="mlr")
+        if origin is None:
+            raise ValueError(
+                f"{recipe.name} is no recipe of maskrl's own, so nothing says which objective to train. Use a run of MLR."
+            )
         plan = pretraining.plan(opened, origin, transitions=transitions, updates=updates)
     rows = {
         "collects": f"{plan.transitions:,} decisions, exploring",

@@ -69,13 +69,20 @@ def _find(
     return chosen
 
 
-def usual(recipe: Recipe) -> Recipe | None:
-    """The recipe of the same name and halves as it is without overrides, if there is one. Runs no code of an environment."""
-    objective = None if recipe.objective is None else recipe.objective.kind
+def usual(recipe: Recipe, *, objective: str | None = None) -> Recipe | None:
+    """The recipe of the same name and halves as it is without overrides, if there is one; or the suite's own with this objective.
+
+    For recipes that a run may have brought: it runs no code of an environment, while to `find` a name is to agree to that.
+    """
+    agent, kind = (None, objective) if objective else (recipe.preset, recipe.objective and recipe.objective.kind)
     try:
         if isinstance(recipe.env, Gym):
-            return own.recipe(own.seen(recipe), recipe.profile, recipe.preset, objective)
-        return find(recipe.name, recipe.profile, agent=recipe.preset, objective=objective or "none")
+            return own.recipe(own.seen(recipe), recipe.profile, agent, kind)
+        return (
+            None
+            if own.is_own(recipe.name)
+            else find(recipe.name, recipe.profile, agent=agent, objective=kind or "none")
+        )
     except (ValueError, KeyError):  # a recipe of the user's own
         return None
 
