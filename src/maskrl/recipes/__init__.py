@@ -74,7 +74,8 @@ def usual(recipe: Recipe, *, objective: str | None = None) -> Recipe | None:
 
     For recipes that a run may have brought: it runs no code of an environment, while to `find` a name is to agree to that.
     """
-    agent, kind = (None, objective) if objective else (recipe.preset, recipe.objective and recipe.objective.kind)
+    same = None if recipe.objective is None else recipe.objective.kind
+    agent, kind = (None, objective) if objective else (recipe.preset, same)
     try:
         if isinstance(recipe.env, Gym):
             return own.recipe(own.seen(recipe), recipe.profile, agent, kind)
