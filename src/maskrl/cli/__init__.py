@@ -22,6 +22,7 @@ from maskrl.cli import (
     licences,
     pictures,
     plan,
+    play,
     recipes,
     report,
     representation,
@@ -90,6 +91,7 @@ app.command()(train.extend)
 app.command()(train.evaluate)
 app.command()(export.export)
 app.command()(check.check)
+app.command()(play.play)
 app.command()(representation.probe)
 app.command()(representation.pretrain)
 app.command()(pictures.masks)
