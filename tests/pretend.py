@@ -43,6 +43,9 @@ class _Backend(_DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 
+    def synchronize(self, device: Any = None) -> None:
+        """Nothing is under way: every operation has been computed."""
+
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         return self.free, self.free
 

@@ -383,7 +383,7 @@ def test_a_mistake_ends_with_code_2_and_without_a_traceback(tmp_path: Path):
         (["train", "pong"], "did you mean atari/pong?"),
         (["train", "atari/Pong-ram-v5"], "not pixels: use 'pong'"),
         (["train", "atari/pong", "budget.frames=400000"], "a budget has one unit. Set the other to none."),
-        (["train", "toy/reach", "--method", "der"], "not for toy/reach. Choose one of mlr, baseline."),
+        (["train", "toy/reach", "--method", "der"], "not for toy/reach. Choose one of mlr, baseline, curl, "),
         (["train", "atari/pong", "--method", "otrr"], "did you mean otr?"),
         (["train", "toy/reach", "env.kind=toy_arcade", "env.task=catch"], "Use agent kind rainbow"),
         (["train", "toy/catch", "env.kind=toy_control", "env.task=reach"], "Use agent kind sac"),

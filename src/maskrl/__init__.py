@@ -46,8 +46,10 @@ if TYPE_CHECKING:
         Views,
     )
     from maskrl.objectives.contrast import Contrast
+    from maskrl.objectives.door import host_for
     from maskrl.objectives.mlr import MLR, MLRConfig
     from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
+    from maskrl.replay.clips import ClipStore
     from maskrl.runs.loggers import Logger
 
 __version__ = "0.1.0"
@@ -64,8 +66,10 @@ _HOMES = {
         *("Group", "Host", "Loss", "Material", "Needs", "Objective", "ObjectiveConfig", "PolicyBatch", "Views"),
     ),
     "maskrl.objectives.contrast": ("Contrast",),
+    "maskrl.objectives.door": ("host_for",),
     "maskrl.objectives.mlr": ("MLR", "MLRConfig"),
     "maskrl.objectives.step": ("AuxiliaryConfig", "AuxiliaryStep"),
+    "maskrl.replay.clips": ("ClipStore",),
     "maskrl.runs.loggers": ("Logger",),
 }
 
@@ -75,6 +79,7 @@ __all__ = [
     "AuxiliaryConfig",
     "AuxiliaryStep",
     "Clip",
+    "ClipStore",
     "Contrast",
     "ControlEncoder",
     "CubeMasker",
@@ -98,6 +103,7 @@ __all__ = [
     "View",
     "Views",
     "check_env",
+    "host_for",
     "load",
     "over_time",
     "recipe",

@@ -10,7 +10,8 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 LARGEST = 10**6
 MOST: Mapping[str, int] = {
     **dict.fromkeys(("frames", "decisions", "every", "capacity", "checkpoint_every", "max_frames"), 10**12),
-    **dict.fromkeys(("warmup_decisions", "epsilon_decisions", "correction_updates", "warmup_updates"), 10**12),
+    **dict.fromkeys(("warmup_decisions", "epsilon_decisions", "noise_decisions", "burst"), 10**12),
+    **dict.fromkeys(("correction_updates", "warmup_updates"), 10**12),
     **dict.fromkeys(("target_every", "actor_every", "momentum_every"), 10**12),
     **{"seed": 2**62, "threads": 1024, "size": 4096, "timeout": 10**7},
     **dict.fromkeys(("frame_stack", "prefetch", "kernels", "strides", "decoder_depth"), 256),
@@ -36,12 +37,12 @@ class Config:
                 raise ValueError(
                     f"{field.name}={value!r} is not a choice of {type(self).__name__}: use one of {choices}."
                 )
-            self._require_within(field.name, value)
             accepted = (annotation, *get_args(annotation))
             if isinstance(value, float) and int in accepted and float not in accepted:
                 raise ValueError(f"{here} must be a whole number.")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{here} must be finite.")
+            self._require_within(field.name, value)
             if isinstance(value, float) and value.is_integer() and int in accepted:
                 object.__setattr__(self, field.name, int(value))
             if type(value) is int and float in accepted and int not in accepted:

@@ -149,10 +149,9 @@ def _check_loss(objective: Objective[Any], material: Material) -> None:
     if loss.priorities is not None:
         fine = loss.priorities.shape == (count,) and not loss.priorities.requires_grad
         _require(fine, f"Loss.priorities must be ({count},) without a gradient.")
+    names = {part.name for part in objective.modules() if isinstance(part, Objective)}
     for name, value in loss.metrics.items():
-        _require(
-            name.startswith(f"{objective.name}/"), f"The metric {name!r} must begin with {objective.name + '/'!r}."
-        )
+        _require(name.partition("/")[0] in names, f"The metric {name!r} must begin with {objective.name + '/'!r}.")
         _require(value.ndim == 0 and not value.requires_grad, f"The metric {name!r} must be a detached scalar.")
 
 

@@ -159,9 +159,67 @@ def test_the_critic_loss_is_the_soft_bellman_error_written_out():
         p1, p2 = agent.critic(agent.encoder(obs.pixels()), batch.actions)
         expected = (p1 - y).square().mean() + (p2 - y).square().mean()
     torch.manual_seed(3)
-    loss = agent.update_critic(obs, batch.actions, batch.rewards, next_obs, discounts)["critic/loss"]
+    loss = agent.update_critic([obs], batch.actions, batch.rewards, [next_obs], discounts)["critic/loss"]
     torch.testing.assert_close(loss, expected)
     assert discounts[3:].unique().item() == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 5])
+def test_of_two_views_targets_are_averaged_and_losses_added_up(micro_batch: int | None):
+    """DrQ with K = M = 2, in double precision: the loss, and its gradient, row by row."""
+    agent = tiny_sac(views=2, micro_batch=micro_batch, temperature=1e-12)
+    for module in agent.modules.values():
+        module.double()
+    nn.init.zeros_(agent.actor.trunk[-1].weight)
+    nn.init.constant_(
+        agent.actor.trunk[-1].bias, 50.0
+    )  # an action of exactly 1, whatever the noise: cuts then draw alike
+    replay = lived_through()
+    batch = replay.transitions(replay.draw(12))
+    rewards, discounts, actions = (part.double() for part in (batch.rewards, batch.discounts, batch.actions))
+    views = [[agent.augment(obs, torch.float64) for _ in range(2)] for obs in (batch.obs, batch.next_obs)]
+    agent.update_critic(views[0], actions, rewards, views[1], discounts)
+    found = [parameter.grad.clone() for parameter in agent.encoder.parameters()]
+    twin = tiny_sac(views=2)
+    for module in twin.modules.values():
+        module.double()
+    twin.actor.load_state_dict(agent.actor.state_dict())
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(12):
+        with torch.no_grad():
+            values = []
+            for view in views[1]:
+                pixels = view.pixels()[row : row + 1]
+                action, _ = twin.actor(twin.encoder.features(pixels))
+                q1, q2 = twin.target_critic(twin.target_encoder(pixels), action)
+                values.append(torch.minimum(q1, q2))
+            y = rewards[row] + discounts[row] * (values[0] + values[1]) / 2
+        for view in views[0]:
+            p1, p2 = twin.critic(twin.encoder(view.pixels()[row : row + 1]), actions[row : row + 1])
+            total = total + ((p1 - y).square() + (p2 - y).square()).sum() / 12
+    total.backward()
+    for one, other in zip(found, twin.encoder.parameters(), strict=True):
+        torch.testing.assert_close(one, other.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_a_burst_follows_the_warm_up_in_which_every_part_learns():
+    agent = tiny_sac(burst=4, warmup_decisions=10)
+    assert [agent.updates_due(at(decisions)) for decisions in (9, 10, 11, 12)] == [0, 4, 1, 1]
+    assert agent.config.updates_by(1000) == 990 + 3
+    replay, everything = lived_through(), {"convolutions", "linear", "critic", "actor", "temperature"}
+    for update in range(6):
+        before = weights(agent)
+        agent.update(replay)
+        slow = update < 4 or update % 2 == 0
+        assert ({"actor", "target_encoder"} <= moved(before, weights(agent))) == slow
+        assert everything - {"actor", "temperature"} <= moved(before, weights(agent))
+
+
+def test_a_tanh_ends_the_encoder_and_the_actors_own_layer():
+    agent = tiny_sac(encoder=ControlEncoderConfig(filters=4, latent_dim=10, squash=True))
+    states = agent.encoder(torch.rand(5, 9, 24, 24))
+    assert states.abs().max() < 1
+    assert isinstance(agent.actor.embed[-1], nn.Tanh)
 
 
 def test_the_actor_and_temperature_losses_are_the_papers_written_out():
@@ -184,7 +242,7 @@ def test_each_loss_moves_its_own_part():
     agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
     obs, next_obs = agent.augment(batch.obs), agent.augment(batch.next_obs)
     start = weights(agent)
-    agent.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
+    agent.update_critic([obs], batch.actions, batch.rewards, [next_obs], batch.discounts)
     after_critic = weights(agent)
     assert moved(start, after_critic) == {"convolutions", "linear", "critic"}
     agent.update_actor_and_temperature(obs)
@@ -221,7 +279,7 @@ def test_micro_batches_take_the_same_step():
             actor.distribution(features)[1].sum(dim=-1),
         )  # without noise, whose order of drawing depends on the pieces
         obs, next_obs = agent.augment(batch.obs), agent.augment(batch.obs)
-        outcomes.append(agent.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts))
+        outcomes.append(agent.update_critic([obs], batch.actions, batch.rewards, [next_obs], batch.discounts))
         outcomes[-1] |= {f"gradient {i}": p.grad.clone() for i, p in enumerate(agent.encoder.parameters())}
         outcomes[-1] |= agent.update_actor_and_temperature(obs)
     for name, value in outcomes[0].items():
@@ -295,7 +353,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change():
     with pytest.raises(
         FloatingPointError, match="The critic loss is inf at update 0; the weights were left as they were"
     ):
-        agent.update_critic(obs, batch.actions, torch.full((12,), math.inf), obs, batch.discounts)
+        agent.update_critic([obs], batch.actions, torch.full((12,), math.inf), [obs], batch.discounts)
     assert moved(before, weights(agent)) == set()
 
 

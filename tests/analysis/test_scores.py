@@ -407,6 +407,17 @@ def test_tasks_may_differ_in_their_environments_but_not_in_their_budgets(tmp_pat
     assert told == ["dmcontrol: profile", "dmcontrol: budget.frames"]
 
 
+@pytest.mark.parametrize("method", ["sac_ae", "drq", "drqv2", "drqv2-100k"])
+def test_what_a_system_sets_of_the_environment_does_not_set_its_runs_apart(method: str) -> None:
+    """Its frames of 84 pixels and its action repeat are its own choice; what a user changes is not."""
+    ours, theirs = find("dmcontrol/cheetah-run", "paper"), find("dmcontrol/cheetah-run", "paper", method)
+    assert theirs.env.size == 84 != ours.env.size
+    assert protocol_difference(protocol_of(ours), protocol_of(theirs)) == []
+    changed = with_overrides(theirs, ["env.camera=1"])
+    assert protocol_difference(protocol_of(ours), protocol_of(changed)) == ["env.camera: 0 -> 1"]
+    assert method_of(theirs) == method
+
+
 def test_suites_have_protocols_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "a", find("dmcontrol/walker-walk", "paper"), {100_000: 1})
     write_run(tmp_path / "b", find("atari/pong", "lite"), {40_000: 2})

@@ -15,9 +15,11 @@ from conftest import Typed
 from maskrl.bench.ceiling import PIECES, Layer, best_layers, ceiling, layers_of
 from maskrl.bench.noise import noise_replay
 from maskrl.bench.parts import PHASES, Wrap, watched
-from maskrl.bench.update import bench_update, kernels_of, turns_in_a_round
+from maskrl.bench.reference import is_known
+from maskrl.bench.update import bench_update, kernels_of, trained, turns_in_a_round
 from maskrl.clock import Stopwatch
 from maskrl.cost.operations import spaces_of, update_cost
+from maskrl.recipes import find
 from maskrl.recipes.schema import Recipe
 from tiny_runs import tiny_rainbow, tiny_recipe
 
@@ -160,6 +162,28 @@ def test_one_round_of_an_update_adds_up(recipe: Recipe):
     assert values["speed_up"].median == pytest.approx(values["plain_seconds_per_update"].median / seconds)
     assert any("Round 1 of 1" in text for text in told)
     assert json.loads(result.json())["utilisation"]["median"] == values["utilisation"].median
+
+
+def test_trained_parameters_are_counted_once_whoever_steps_them():
+    """The encoder is stepped by the critic's Adam and by the objective's."""
+    recipe = tiny_recipe()
+    agent = recipe.agent.build(spaces_of(recipe), recipe.objective, CPU)
+    parts = [agent.encoder.parameters(), agent.critic.parameters(), agent.actor.parameters()]
+    expected = sum(p.numel() for part in parts for p in part) + 1  # the temperature
+    expected += sum(p.numel() for p in agent.objective.own_parameters())
+    assert sum(parameter.numel() for parameter in trained(agent)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "known"),
+    [
+        *[("toy/reach", "mlr", True), ("toy/reach", "baseline", True), ("toy/reach", "drq", False)],
+        *[("toy/reach", "sac_pixel", False), ("toy/reach", "drqv2", False), ("toy/reach", "spr", False)],
+        *[("toy/catch", "baseline", True), ("toy/catch", "curl", False), ("toy/catch", "spr_dropout", False)],
+    ],
+)
+def test_plain_updates_are_written_for_the_papers_two_methods(name: str, method: str, known: bool):
+    assert is_known(find(name, method=method), CPU) == known
 
 
 def test_kernels_are_named_the_longest_first_if_they_take_a_hundredth_of_the_time():

@@ -4,7 +4,7 @@ Loggers have a file of their own, `test_loggers.py`; the variants of MLR are in 
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pytest
@@ -14,21 +14,41 @@ from torch import Tensor, nn
 import own_env
 from builders import require_drawing, tiny_mask, tiny_mlr
 from maskrl.agents.base import AgentConfig, Spaces
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs import AnyEnv, Atari, DMControl, Gym, ToyArcade, ToyControl
 from maskrl.envs.base import EnvConfig
 from maskrl.nn.augment import Augment, AugmentConfig, View
 from maskrl.nn.clip import over_time
+from maskrl.nn.masking import MaskConfig
 from maskrl.nn.momentum import Momentum
+from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.base import Host, Loss, Material, Needs, Objective, ObjectiveConfig, Views
 from maskrl.objectives.curl import CURLConfig
-from maskrl.recipes.schema import AnyAgent, AnyObjective, members_of
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
+from maskrl.recipes.schema import AnyAgent, AnyObjective, TwoObjectives, members_of
 from maskrl.testing import check_agent, check_env, check_objective
 
 # ── Objectives ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-OBJECTIVES: list[ObjectiveConfig] = [tiny_mlr(), CURLConfig(augment=AugmentConfig(crop=24, intensity=0.0))]
+CROPPED = AugmentConfig(crop=24, intensity=0.0)
+WALK = MaskConfig(strategy="walk", cube=(4, 6, 6))
+OBJECTIVES: list[ObjectiveConfig] = [
+    tiny_mlr(),
+    CURLConfig(augment=CROPPED),
+    CURLConfig(augment=CROPPED, shares_view=False, head=(8, 4), momentum=0.9, scale=0.1, joins_priorities=True),
+    AutoencoderConfig(),
+    SPRConfig(steps=3, hidden=8, head_width=8, augment=CROPPED),
+    SPRConfig(steps=2, hidden=8, augment=CROPPED, projection="q", prediction="linear", shares_view=True),
+    PlayVirtualConfig(steps=3, hidden=8, head_width=8, augment=CROPPED, cycle_steps=2, cycles=2),
+    MOOSSConfig(clip_length=8, mask=WALK, augment=CROPPED, heads=2, head_width=8, levels=3),
+    TwoObjectives(
+        first=tiny_mlr(weight=0.5), second=SPRConfig(steps=3, hidden=8, head_width=8, augment=CROPPED, weight=2.0)
+    ),
+]
 
 
 def test_every_objective_of_a_recipe_is_checked():
@@ -183,10 +203,27 @@ RAINBOW = RainbowConfig(
     warmup_decisions=5,
     clips=3,
 )
+DRQV2 = DrQv2Config(
+    encoder=ControlEncoderConfig(filters=4, latent_dim=10, strides=(2, 2), convolution_init="orthogonal", squash=True),
+    hidden=16,
+    augment=AugmentConfig(crop=24, intensity=0.0),
+    batch_size=8,
+    warmup_decisions=5,
+)
+SHIFTED = AugmentConfig(crop=None, shift=1)
+SPR_ON_MAPS = {"transition": "map", "projection": "q", "prediction": "linear", "momentum": 0.0, "shares_view": True}
+FOR_RAINBOW: list[ObjectiveConfig] = [
+    CURLConfig(when=None, augment=SHIFTED, shares_view=False, head=(8, 4), momentum=0.9, joins_priorities=True),
+    SPRConfig(steps=2, augment=SHIFTED, momentum_init="copy", **SPR_ON_MAPS),
+    PlayVirtualConfig(steps=2, augment=SHIFTED, momentum_init="copy", cycle_steps=2, cycles=1, **SPR_ON_MAPS),
+]
 MLR_FOR_RAINBOW = tiny_mlr(augment=AugmentConfig(crop=None, shift=1), projection="q", prediction="linear")
 AGENTS: list[tuple[AgentConfig, Spaces, int, list[ObjectiveConfig | None]]] = [
-    (SAC, CONTROL, 3, [None, tiny_mlr(mask=tiny_mask()), OBJECTIVES[1]]),
-    (RAINBOW, ARCADE, 4, [None, MLR_FOR_RAINBOW]),
+    (SAC, CONTROL, 3, [None, tiny_mlr(mask=tiny_mask()), OBJECTIVES[1], *OBJECTIVES[3:5], *OBJECTIVES[6:]]),
+    (replace(SAC, views=2, burst=3), CONTROL, 3, [None]),
+    (RAINBOW, ARCADE, 4, [None, MLR_FOR_RAINBOW, *FOR_RAINBOW]),
+    (replace(RAINBOW, priority="cross_entropy", stratified=True), ARCADE, 4, [None]),
+    (DRQV2, CONTROL, 3, [None, tiny_mlr(mask=tiny_mask()), OBJECTIVES[4]]),
 ]
 
 

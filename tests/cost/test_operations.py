@@ -27,6 +27,8 @@ from tiny_runs import tiny_rainbow, tiny_recipe, trained
 
 CARTPOLE, PONG = Spaces((9, 100, 100), 1, discrete=False), Spaces((4, 84, 84), 6, discrete=True)
 
+HALF_CHEETAH = Spaces((9, 100, 100), 6, discrete=False)
+
 # The layers of the paper's agents, forward, for one observation.
 CONTROL = 41**2 * 9 * 64 * 9 + (39**2 + 37**2 + 35**2) * 9 * 64 * 64  # convolutions: 160.41 M
 LINEAR = 64 * 35**2 * 50
@@ -182,3 +184,49 @@ def test_the_memory_of_what_is_alive_at_once():
 def test_the_weights_and_their_moments_are_in_the_memory_of_an_update():
     cost = update_cost(recipes.find("atari/pong", "paper"), PONG)
     assert 4 * 4 * 161e6 < cost.memory < 6 * 4 * 161e6  # weights, gradients, two moments; and a temporary copy or so
+
+
+@pytest.mark.parametrize("name", ["toy/reach", "toy/catch"])
+def test_every_system_can_be_counted_before_it_runs(name: str):
+    for method in recipes.METHODS:
+        if recipes.pair_on(name, method) is None:
+            continue
+        recipe = recipes.find(name, method=method)
+        cost = run_cost(recipe)
+        assert cost.updates == recipe.agent.updates_by(recipe.frames)
+        phases = (
+            {"critic"} | ({"objective"} if recipe.objective else set()) | ({"actor"} if name == "toy/reach" else set())
+        )
+        assert phases <= {phase for phase, flops in cost.update.phases.items() if flops > 0}, method
+        assert cost.memory > 0
+
+
+def test_two_objectives_cost_what_both_cost():
+    def objective(name: str) -> float:
+        return operations.update_cost(recipes.find("toy/reach", objective=name)).phases["objective"]
+
+    assert objective("mlr+spr") == objective("mlr") + objective("spr")
+
+
+def test_two_views_cost_the_critic_twice_its_encoders_work():
+    """DrQ: of every observation two views, of which the actor sees one."""
+    plain = recipes.resolve("dmcontrol/walker-walk", ["agent.views=1"], profile="paper", method="drq")
+    one, two = (
+        update_cost(each, Spaces((9, 84, 84), 6, False)) for each in (plain, recipes.find(plain.name, "paper", "drq"))
+    )
+    assert two.phases["critic"] == 2 * one.phases["critic"]
+    assert two.phases["actor"] == one.phases["actor"]
+
+
+@pytest.mark.parametrize(("method", "images"), [("curl64", 512), pytest.param("mooss", 2048, marks=pytest.mark.slow)])
+def test_a_contrast_in_pieces_costs_one_more_pass_of_the_encoder_and_less_than_2_gb(method: str, images: int):
+    """At the paper's sizes; the passes of MOOSS include its decoder and prediction."""
+    whole, pieces = (
+        update_cost(recipes.resolve("dmcontrol/cheetah-run", lines, profile="paper", method=method), HALF_CHEETAH)
+        for lines in ((), ("agent.micro_batch=128",))
+    )
+    width = 64 if method == "mooss" else 50
+    encoder = CONTROL + 64 * 35**2 * width
+    more = pieces.phases["objective"] - whole.phases["objective"]
+    assert more == pytest.approx(2 * images * encoder, rel=1e-9 if method == "curl64" else 0.02)
+    assert pieces.memory < 2e9

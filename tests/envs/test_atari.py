@@ -352,6 +352,20 @@ def test_a_game_starts_after_one_and_then_one_to_so_many_frames_without_an_actio
     assert set(lengths_of_start(make("pong", noops=noops), 30)) == set(range(2, 2 + noops))
 
 
+def test_curl_may_start_without_a_frame_and_shrinks_before_it_takes_the_brighter_pixels():
+    assert set(lengths_of_start(make("pong", noops=2, least_noops=0), 30)) == {0, 1, 2}
+    with pytest.raises(ValueError, match="least_noops=3 must not be above noops=2"):
+        Atari(noops=2, least_noops=3)
+    first, last = (make("breakout", training=False, shrink_first=each) for each in (True, False))
+    frames = []
+    for env in (first, last):
+        env.reset(seed=1)
+        frames.append(np.stack([env.step(action)[0][-1] for action in moves("breakout", 40)]).astype(int))
+    assert not np.array_equal(*frames)
+    assert np.abs(frames[0] - frames[1]).max() < 128  # the same pictures but for edges of what moves
+    assert (frames[0] <= frames[1] + 1).all()  # a maximum of means is never above the mean of maxima
+
+
 # ── what else an environment shows ──────────────────────────────────────────────────────────────────────────────────────
 
 

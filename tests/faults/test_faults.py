@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from builders import Silent, require_drawing
-from maskrl import cli
+from maskrl import cli, recipes
 from maskrl.clock import Clock
 from maskrl.envs import DMControl, ToyControl
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, digest
@@ -140,6 +140,38 @@ def test_a_run_killed_five_times_ends_with_the_same_bits(tmp_path: Path, make: C
     watcher = Silent()
     run, twin = trained(tmp_path / "killed", recipe, watcher)
     assert watcher.began.frames >= at // 50 * 50
+    assert_same_run(run, whole)
+    assert same_weights(agent, twin)
+
+
+SHORT = (
+    *("budget.frames=150", "evaluation.every=50", "evaluation.episodes=2", "checkpoint_every=50"),
+    *("agent.warmup_decisions=60", "agent.batch_size=8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "halves"),
+    [
+        ("toy/reach", {"method": "drqv2"}),
+        ("toy/reach", {"method": "sac_ae"}),
+        ("toy/reach", {"method": "mooss"}),
+        ("toy/reach", {"objective": "mlr+playvirtual"}),
+        ("toy/catch", {"method": "playvirtual"}),
+        ("toy/catch", {"method": "curl"}),
+        ("toy/catch", {"method": "spr_dropout"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value.values())),
+)
+def test_a_run_of_another_system_that_is_killed_ends_with_the_same_bits(
+    tmp_path: Path, name: str, halves: dict[str, str]
+):
+    own = ["agent.burst=10"] if "sac_ae" in halves.values() else []
+    recipe = recipes.resolve(name, [*SHORT, *own], **halves)
+    whole, agent = trained(tmp_path / "whole", recipe)
+    for at in (75, 131):
+        killed(tmp_path / "killed", recipe, at=at)
+    run, twin = trained(tmp_path / "killed", recipe)
     assert_same_run(run, whole)
     assert same_weights(agent, twin)
 
@@ -417,7 +449,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     limit = max(sum(sizes) // 2, 1 + max(file.stat().st_size for file in (whole.path / "replay").iterdir()))
     assert limit < sizes[1]
     code, out = under_limit(resource.RLIMIT_FSIZE, limit, [*arguments, str(tmp_path / "run")])
-    assert code == 2
+    assert code == 2, out
     assert "File too large. The last checkpoint is kept. Make room and continue with:" in out
     assert len(checkpoint.checkpoints(tmp_path / "run" / "checkpoints")) == 1
     assert command(*arguments, str(tmp_path / "run")) == 0
@@ -427,7 +459,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
 def test_a_replay_larger_than_a_file_may_be_is_refused_at_the_start(tmp_path: Path):
     arguments = ["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run")]
     code, out = under_limit(resource.RLIMIT_FSIZE, 100_000, arguments)
-    assert code == 2
+    assert code == 2, out
     assert "File too large: the replay needs" in out
 
 
@@ -485,7 +517,7 @@ def test_too_little_memory_for_the_replay_is_refused(tmp_path: Path):
     arguments = ["train", "toy/reach", *SMALL, "--run-dir", str(tmp_path / "run"), "replay.storage=memory"]
     large = ["budget.frames=1000000", "replay.capacity=1000000"]
     code, out = under_limit(resource.RLIMIT_AS, 400_000_000, [*arguments, *large])
-    assert code == 2
+    assert code == 2, out
     assert re.search(r"replay will take .* of memory|not enough memory for the replay", out)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from maskrl import AugmentConfig
-from maskrl.nn.augment import Augment, CenterCrop, Intensity, RandomCrop, RandomShift, View
+from maskrl.nn.augment import Augment, CenterCrop, Intensity, RandomCrop, RandomPlace, RandomShift, View
 
 
 def coordinates(n: int, size: int) -> Tensor:
@@ -131,6 +131,24 @@ def test_every_observation_of_a_clip_moves_on_its_own_and_its_channels_together(
     assert view.gain.shape == (8, 16)
 
 
+def test_a_crop_is_put_at_any_place_of_a_larger_frame_with_its_border_repeated():
+    """CURL on Atari: a crop of 80, a border of 4, a crop of 84: 5 × 5 places."""
+    image = coordinates(1, 80)
+    placed = AugmentConfig(crop=None, enlarge=84, intensity=0.0).build()(image.expand(400, 2, 80, 80)).obs
+    assert placed.shape == (400, 2, 84, 84)
+    corners = {tuple(corner) for corner in placed[..., 10, 10].tolist()}
+    assert len(corners) == 25
+    for one in placed[:20]:
+        top, left = (10 - int(part) for part in one[:, 10, 10])
+        assert 0 <= top <= 4
+        assert 0 <= left <= 4
+        assert torch.equal(one[:, top : top + 80, left : left + 80], image[0])
+        assert torch.equal(one[:, 0], one[:, top])
+        assert torch.equal(one[:, :, -1], one[:, :, left + 79])
+    assert AugmentConfig(crop=80, enlarge=84).side(84) == 84
+    assert (AugmentConfig(crop=84).side(100), AugmentConfig(crop=None).side(48)) == (84, 48)
+
+
 def test_no_augmentation_is_a_value():
     augment = AugmentConfig(crop=None, intensity=0.0).build()
     obs = torch.randint(256, (2, 3, 1, 8, 8), dtype=torch.uint8)
@@ -145,6 +163,7 @@ def test_no_augmentation_is_a_value():
         (lambda: CenterCrop(84)(torch.zeros(1, 1, 100, 64)), "Cannot crop 84 × 84 from frames of 100 × 64"),
         (lambda: RandomCrop(0), "size=0 must be at least 1"),
         (lambda: RandomShift(0), "pad=0 must be at least 1"),
+        (lambda: RandomPlace(64)(torch.zeros(1, 1, 80, 80)), "Frames of 80 × 80 do not fit into 64 × 64"),
         (lambda: Intensity(0.5), "intensity=0.5 must be in [0, 0.5)"),
         (lambda: Intensity(-0.1), "intensity=-0.1"),
     ],

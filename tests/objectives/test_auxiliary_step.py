@@ -1,3 +1,4 @@
+import copy
 import math
 import re
 
@@ -105,6 +106,38 @@ def test_momentum_copies_move_at_every_nth_update(every: int):
         step(tiny_clip())
         moved.append(not torch.equal(before, mlr.target.encoder.copy.linear.weight))
     assert moved == [update % every == 0 for update in range(6)]  # the first update included, as in the released code
+
+
+def test_a_second_adam_steps_the_encoder_with_the_same_gradient():
+    """As CURL, SPR and PlayVirtual were released on DMControl. Adam's first steps are ±lr: they add up."""
+    clip, moved = tiny_clip(), {}
+    for second in (None, 0.03):
+        torch.manual_seed(5)
+        step = step_of(objective(), learning_rate=0.01, schedule="constant", second_encoder_rate=second)
+        host, own = step.objective.host.encoder, step.objective.own_parameters()[0]
+        before = host.linear.weight.detach().clone(), own.detach().clone()
+        torch.manual_seed(6)
+        step(clip)
+        moved[second] = (host.linear.weight.detach() - before[0], own.detach() - before[1])
+    known = moved[None][0].abs() > 0.0099
+    assert known.any()
+    torch.testing.assert_close(moved[0.03][0][known], 4 * moved[None][0][known], rtol=1e-2, atol=0)
+    torch.testing.assert_close(moved[0.03][1], moved[None][1])  # what the objective owns moves once
+
+
+def test_the_second_adam_is_saved_and_goes_on():
+    step, twin = (step_of(objective(), schedule="constant", second_encoder_rate=1e-3) for _ in range(2))
+    step(tiny_clip())
+    twin.objective.host.encoder.load_state_dict(step.objective.host.encoder.state_dict())
+    twin.objective.host.q_projection.load_state_dict(step.objective.host.q_projection.state_dict())
+    twin.load_state_dict(copy.deepcopy(step.state_dict()))
+    clip = tiny_clip()
+    for each in (step, twin):
+        torch.manual_seed(6)
+        each(clip)
+    for one, other in zip(step.parameters, twin.parameters, strict=True):
+        assert torch.equal(one, other)
+    assert "second_optimizer" not in step_of(objective()).state_dict()
 
 
 def test_training_on_one_batch_lowers_the_loss():

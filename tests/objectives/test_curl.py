@@ -1,6 +1,7 @@
 """CURL: what its paper and its released code say, as arithmetic."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from maskrl.agents.base import Spaces
 from maskrl.agents.sac import SAC
 from maskrl.nn.augment import AugmentConfig
-from maskrl.nn.encoders import ControlEncoder
+from maskrl.nn.encoders import ControlEncoder, NatureEncoder
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Material, PolicyBatch
 from maskrl.objectives.curl import CURL, CURLConfig
@@ -123,7 +124,7 @@ def test_the_recipe_has_its_authors_values():
     assert (auxiliary.learning_rate, auxiliary.schedule, auxiliary.max_grad_norm) == (2e-4, "constant", None)
     assert find("dmcontrol/walker-walk", "paper", "curl").agent.auxiliary.learning_rate == 1e-3
     # On the Baseline's network it is another system, with a name of its own.
-    assert find("dmcontrol/cheetah-run", "paper", objective="curl").method == "sac+curl"
+    assert find("dmcontrol/cheetah-run", "paper", objective="curl").method == "curl64"
 
 
 def test_rainbow_does_not_run_it_last():
@@ -131,3 +132,80 @@ def test_rainbow_does_not_run_it_last():
         CURLConfig(augment=AugmentConfig(crop=None, intensity=0.0)).check(
             find("toy/catch").env, find("toy/catch").agent
         )
+
+
+# ── On Atari ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ATARI = replace(
+    TINY, when=None, shares_view=False, head=(8, 4), momentum=0.999, scale=0.1, joins_priorities=True, weight=0.5
+)
+
+
+def test_on_atari_a_head_embeds_both_and_every_transition_has_the_mean_loss():
+    host = tiny_host()
+    curl = ATARI.build(host)
+    for module in (curl.slow_encoder, curl.slow_head):  # slow copies that differ, so that a mix-up would show
+        for parameter in module.parameters():
+            parameter.data.mul_(1.1)
+    views = curl.views(tiny_material(curl.needs))
+
+    def norm(vector):  # type: ignore[no-untyped-def]
+        return (vector - vector.mean()) / (vector.var(unbiased=False) + 1e-5).sqrt()
+
+    def embedded(pixels, encoder, head):  # type: ignore[no-untyped-def]
+        first, last = head.layers
+        return norm(last(torch.relu(norm(first(encoder(pixels[None])[0])))))
+
+    anchors = [embedded(pixels, host.encoder, curl.head) for pixels in views.anchor.pixels()]
+    positives = [embedded(p, curl.slow_encoder.copy, curl.slow_head.copy) for p in views.positive.pixels()]
+    losses = []
+    for row, anchor in enumerate(anchors):
+        logits = torch.stack([anchor @ curl.product @ positive for positive in positives])
+        logits = 0.1 * (logits - logits.max())
+        losses.append((logits.exp().sum().log() - logits[row]).item())
+    loss = curl.loss(views)
+    assert loss.per_clip.tolist() == pytest.approx([sum(losses) / 5] * 5, rel=1e-9)
+    assert loss.priorities.tolist() == pytest.approx([0.5 * sum(losses) / 5] * 5, rel=1e-9)
+
+
+def test_on_atari_heads_begin_uniform_and_views_are_its_own():
+    torch.manual_seed(0)
+    curl = CURLConfig(head=(256, 128), momentum=0.999, shares_view=False).build(Host(NatureEncoder(filters=(32, 64),
+        kernels=(5, 5), strides=(5, 5), renormalise=False), 576, 4))  # fmt: skip
+    for layer in curl.head.layers:
+        assert 0 <= layer.weight.min() < 0.01
+        assert 0.99 < layer.weight.max() < 1
+        assert not layer.bias.any()
+    assert curl.product.shape == (128, 128)
+    assert not curl.needs.target_encoder
+    tiny = ATARI.build(tiny_host())
+    material = tiny_material(tiny.needs)
+    assert not torch.equal(tiny.views(material).anchor.obs, material.batch.view.obs)
+
+
+def test_the_recipe_on_atari_has_its_authors_values():
+    recipe = find("atari/pong", "paper", "curl")
+    agent, curl = recipe.agent, recipe.objective
+    assert (recipe.method, recipe.preset, curl.weight) == ("curl", "curl_rainbow", 0.01)
+    assert find("atari/alien", "paper", "curl").objective.weight == 1
+    assert (agent.encoder.filters, agent.encoder.kernels, agent.encoder.strides) == ((32, 64), (5, 5), (5, 5))
+    assert not agent.encoder.renormalise
+    assert agent.encoder.build((4, 84, 84)).latent_dim == 576
+    assert (agent.hidden, agent.noisy_std, agent.n_step, agent.target_every) == (256, 0.1, 20, 2000)
+    assert (agent.warmup_decisions, agent.updates_per_decision, agent.priority) == (1600, 1, "cross_entropy")
+    assert agent.stratified
+    assert agent.augment == AugmentConfig(crop=None, shift=None, intensity=0.0)
+    assert (curl.augment.crop, curl.augment.enlarge, curl.head, curl.momentum) == (80, 84, (256, 128), 0.999)
+    assert (recipe.env.noops, recipe.env.least_noops, recipe.env.shrink_first) == (29, 0, True)
+
+
+def test_priorities_are_the_cross_entropy_and_the_objectives_mean():
+    recipe = find("toy/catch", method="curl")
+    spaces = Spaces((4, 32, 32), 3, discrete=True)
+    agent = recipe.agent.build(spaces, recipe.objective, torch.device("cpu"))
+    replay = _random_replay(spaces, 4, 0.5)
+    learned = agent.learn(agent.reading(replay, 0)())
+    assert learned.errors.min() > 0
+    count = recipe.agent.clips
+    torch.testing.assert_close(learned.metrics["curl/loss"].isfinite(), torch.tensor(True))
+    assert learned.errors[:count].min() > recipe.objective.weight * learned.metrics["curl/loss"]

@@ -229,3 +229,27 @@ def test_cosines_and_hours() -> None:
 
 def test_every_task_of_the_main_tables_has_a_recipe() -> None:
     assert {score.task for score in published_scores()} <= set(recipes.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "score"),
+    [
+        ("dmcontrol/finger-spin", "sac_ae", 740),
+        ("dmcontrol/finger-spin", "curl", 767),
+        ("dmcontrol/finger-spin", "drq", 901),
+        ("dmcontrol/finger-spin", "playvirtual", 915),
+        ("atari/alien", "curl", 711.0),
+        ("atari/alien", "spr", 841.9),
+        ("atari/alien", "playvirtual", 947.8),
+    ],
+)
+def test_the_systems_that_the_paper_compares_with_have_their_printed_scores(name: str, method: str, score: float):
+    """Under the names that they are run by: SAC+AE is sac_ae."""
+    recipe = recipes.find(name, "paper", method)
+    assert published(recipe.name, 100_000, recipe.method).mean == score
+
+
+@pytest.mark.parametrize("method", ["curl64", "sac_pixel", "spr", "spr_mean", "mooss", "drqv2", "drqv2-100k"])
+def test_what_the_paper_does_not_have_on_dmcontrol_stands_beside_nothing(method: str):
+    recipe = recipes.find("dmcontrol/finger-spin", "paper", method)
+    assert published(recipe.name, 100_000, recipe.method) is None

@@ -258,6 +258,26 @@ def test_the_largest_weight_is_the_batchs_not_the_replays():
     assert {replay.draw(1, correction=1.0).weights.item() for _ in range(20)} == {1}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stratified_draw_takes_one_start_of_each_equal_share(seed):
+    """Leaves 1 to 8 and a ninth of 0 at the end: share i of 36 / 12 = 3 lies where the running sum is in [3i, 3i + 3)."""
+    replay = counting_replay([8], priority_exponent=1.0, seed=seed)
+    replay.reprioritise(at(*range(8)), [1.0, 2, 3, 4, 5, 6, 7, 8])
+    starts = replay.draw(12, stratified=True).starts
+    ends = np.cumsum([1, 2, 3, 4, 5, 6, 7, 8])
+    for share, start in enumerate(starts):
+        assert ends[start] - (start + 1) < 3 * share + 3
+        assert ends[start] > 3 * share
+
+
+def test_a_share_without_a_start_leaves_its_place_to_the_others():
+    replay = counting_replay([4, 4], priority_exponent=1.0)
+    replay.reprioritise(at(0, 1, 2, 5), [1e-6, 1e-6, 1e-6, 1e6])  # nearly all of the sum
+    starts = replay.draw(6, span=4, stratified=True).starts  # of which only 0 and 5 have four transitions before them
+    assert len(starts) == 6
+    assert set(starts) <= {0, 5}
+
+
 def test_a_uniform_replay_has_nothing_to_correct():
     replay = counting_replay([5])
     assert not replay.is_prioritised

@@ -210,7 +210,7 @@ class Agent:
         self.guard.protect(self.optimizers.values(), self.modules.values())
 
     def all_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [*self.optimizers.values(), *([] if self.auxiliary is None else [self.auxiliary.optimizer])]
+        return [*self.optimizers.values(), *([] if self.auxiliary is None else self.auxiliary.optimizers)]
 
     def require_finite(self, what: str, value: Tensor) -> None:
         """Stop before a loss or a gradient that is not finite reaches the weights."""

@@ -212,7 +212,9 @@ class Rainbow(Agent):
 
     def explore(self, obs: Tensor, clock: Clock) -> Tensor:
         self._policy.train()  # with noise in the head, which is new after every update
+        self.encoder.eval()  # but without dropout
         actions: Tensor = self._policy(obs)
+        self.encoder.train()
         if (epsilon := self.epsilon(clock)) > 0:
             stream, where = self.generators.explore, self.device
             random = torch.randint(self.head.actions, actions.shape, generator=stream, device=where)
@@ -242,7 +244,7 @@ class Rainbow(Agent):
             metrics, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
         if objective is not None:
             count = min(config.clips or len(batch), len(batch))  # at the first of the drawn transitions
-            material = Material(drawn.clip, PolicyBatch(batch.obs[:count], obs[:count]))
+            material = Material(drawn.clip, PolicyBatch(batch.obs[:count], obs[:count]), self.updates)
             with self.watch("objective"):
                 views = objective.views(material)
                 loss = objective.add_gradient(views, micro_batch=config.micro_batch, weights=weights[:count])
@@ -262,8 +264,9 @@ class Rainbow(Agent):
         length = objective.needs.clip_length if objective else 0
         try:
             draw = replay.draw(
-                config.batch_size, span=max(config.n_step, length, 1), whole=False, correction=self.correction
-            )
+                config.batch_size, span=max(config.n_step, length, 1), whole=False, correction=self.correction,
+                stratified=config.stratified,
+            )  # fmt: skip
         except PrioritiesError:
             self.check()  # it knows the cause
             raise
@@ -296,7 +299,8 @@ class Rainbow(Agent):
         self.require_finite("Q loss", loss)
         torch.autograd.backward(loss)
         found = {"critic/loss": loss.detach(), "critic/q": self.returns.mean(outputs.detach()).amax(dim=-1).mean()}
-        return found, self.returns.surprise(taken.detach(), target)
+        error = self.returns.surprise if self.config.priority == "kl" else self.returns.loss
+        return found, error(taken.detach(), target)
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.objective is None:
@@ -310,7 +314,7 @@ class Rainbow(Agent):
             batch = PolicyBatch(obs, self.augment(obs))
         self.guard.begin(self.updates)
         self.optimizer.zero_grad()
-        views = self.objective.views(Material(clip, batch))
+        views = self.objective.views(Material(clip, batch, self.updates))
         metrics = self.objective.add_gradient(views, micro_batch=config.micro_batch).metrics
         return metrics | self.step(self.objective)
 
@@ -339,9 +343,13 @@ class NatureEncoderConfig(Config):
     filters: tuple[int, ...] = (32, 64, 64)
     kernels: tuple[int, ...] = (8, 4, 3)
     strides: tuple[int, ...] = (4, 2, 1)
+    renormalise: bool = True  # False: the map as it is (CURL)
+    dropout: float = 0.0  # after every convolution, in updates alone (SPR without augmentation)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must lie in [0, 1): it is the share of units that are left out.")
         if not len(self.filters) == len(self.kernels) == len(self.strides):
             raise ValueError(
                 f"filters={self.filters}, kernels={self.kernels} and strides={self.strides} must name as many layers each."
@@ -350,7 +358,7 @@ class NatureEncoderConfig(Config):
             raise ValueError("filters, kernels and strides must name at least one layer, with numbers of at least 1.")
 
     def build(self, obs_shape: tuple[int, int, int]) -> NatureEncoder:
-        return NatureEncoder(obs_shape, filters=self.filters, kernels=self.kernels, strides=self.strides)
+        return NatureEncoder(obs_shape, **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +388,10 @@ class RainbowConfig(AgentConfig):
     max_grad_norm: float = 10.0  # of encoder and head together, and of the objective's transformer by itself
     target_every: int = 1  # updates between copies into the target network
     priority_exponent: float | None = 0.5  # ω; None: uniform draws
+    priority: Literal["kl", "cross_entropy"] = (
+        "kl"  # of what: the divergence from the target, or the loss itself (CURL)
+    )
+    stratified: bool = False  # True: one draw from each of as many equal shares of the priorities as a batch has (CURL)
     correction: float = 0.4  # β at the first update; 1 in the end
     correction_updates: int = 196_000  # until it is 1
     epsilon: float = 0.0  # the share of random actions in the end; noisy layers explore without
@@ -392,6 +404,8 @@ class RainbowConfig(AgentConfig):
         self.require_positive("hidden", "support", "updates_per_decision", "batch_size", "n_step", "learning_rate")
         self.require_positive("adam_epsilon", "max_grad_norm", "target_every", "correction_updates", "clips")
         self.require_positive("micro_batch", "noisy_std", "priority_exponent")
+        if self.stratified and self.priority_exponent is None:
+            raise ValueError("stratified=True cuts the priorities into equal shares, but priority_exponent is None.")
         if self.atoms < 2:
             raise ValueError(f"atoms={self.atoms} must be at least 2; returns=scalar has no distribution at all.")
         for name in ("discount", "correction", "epsilon", "priority_exponent"):
@@ -419,6 +433,9 @@ class RainbowConfig(AgentConfig):
         clips = None if self.clips is None else part(min(self.clips, self.batch_size))
         return replace(self, batch_size=part(self.batch_size), clips=clips)
 
+    def beside(self, objective: ObjectiveConfig | None) -> "RainbowConfig":
+        return self if objective is None or objective.splits else replace(self, micro_batch=None)
+
     def build(
         self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0
     ) -> Rainbow:
@@ -443,7 +460,7 @@ class RainbowConfig(AgentConfig):
         if objective is not None:
             host = Host(
                 encoder, encoder.latent_dim, spaces.action_dim, q_projection=head.first, obs_shape=obs_shape,
-                target_encoder=target_encoder, generator=generators.objective,
+                target_encoder=target_encoder, discrete=True, generator=generators.objective,
             )  # fmt: skip
             built = objective.build(host).to(device)
             require_splittable(built, self.micro_batch)

@@ -8,7 +8,7 @@ of the critic even when an objective is used, and the convolutions of the actor 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -17,41 +17,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.agents.base import (
-    Agent,
-    AgentConfig,
     Drawn,
     Generators,
     Learned,
     Metrics,
     PolicyNetwork,
     Spaces,
-    Workload,
-    require_splittable,
 )
+from maskrl.agents.beside import Beside, BesideConfig, LearnsBeside
 from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
-from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import ControlEncoder, Encoder, flat
 from maskrl.nn.layers import mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
-from maskrl.objectives.base import Host, Needs, ObjectiveConfig, Offers, PolicyBatch, When
-from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
-from maskrl.replay.buffer import NothingToDrawError, Replay
+from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
+from maskrl.objectives.step import AuxiliaryConfig
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
-# `maskrl bench pieces`: 3 % faster than 64 at the paper's sizes and 7 % in the lite profile, with a large cache.
-CPU_MICRO_BATCH = 128
 
 
 class Actor(nn.Module):
     """A squashed Gaussian over actions, from the shared convolutional maps."""
 
-    def __init__(self, encoder: Encoder, action_dim: int, hidden: int) -> None:
+    def __init__(self, encoder: Encoder, action_dim: int, hidden: int, *, squash: bool = False) -> None:
         super().__init__()
-        self.embed = nn.Sequential(
-            nn.Linear(math.prod(encoder.feature_shape), encoder.latent_dim), nn.LayerNorm(encoder.latent_dim)
-        )
+        d = encoder.latent_dim
+        end = [nn.Tanh()] if squash else []
+        self.embed = nn.Sequential(nn.Linear(math.prod(encoder.feature_shape), d), nn.LayerNorm(d), *end)
         self.trunk = mlp(encoder.latent_dim, hidden, hidden, 2 * action_dim)
         orthogonal_init(self)
 
@@ -102,7 +95,7 @@ class Critic(nn.Module):
         return torch.stack([self.q1(both), self.q2(both)]).squeeze(-1)
 
 
-class SAC(Agent):
+class SAC(LearnsBeside):
     """Built by `SACConfig.build`. `learn` is one round of all that learns, in the order of the released code."""
 
     def __init__(
@@ -112,19 +105,12 @@ class SAC(Agent):
         *,
         target_encoder: Momentum,
         critic: Critic,
-        auxiliary: AuxiliaryStep | None,
-        when: When,
-        every: int,
+        beside: Beside,
         generators: Generators,
         device: torch.device,
     ) -> None:
-        super().__init__(config, policy, generators, device)
+        super().__init__(config, policy, beside, generators, device, once=config.views == 1)
         self.config, self.actor, self.critic, self.target_encoder = config, policy.actor, critic, target_encoder
-        self.auxiliary, self.when, self.every = auxiliary, when, every
-        self.objective = None if auxiliary is None else auxiliary.objective
-        self.needs = Needs() if self.objective is None else self.objective.needs
-        # In place, unless the objective is to see the batch as it was stored: it serves one update only.
-        self.augment = config.augment.build(generators.augment, inplace=not self.needs.policy_batch)
         self.target_critic = Momentum(critic, config.q_momentum)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
         self.target_entropy = -float(self.actor.trunk[-1].out_features // 2)  # type: ignore[operator]
@@ -156,82 +142,57 @@ class SAC(Agent):
         return squashed(mean, log_std, noise)
 
     def due(self) -> tuple[bool, ...]:
-        periods = self.config.actor_every, self.config.target_every
-        return *super().due(), *(self.updates % period == 0 for period in periods)
+        return *super().due(), self._is_due(self.config.actor_every), self._is_due(self.config.target_every)
+
+    def _is_due(self, period: int) -> bool:
+        """Whether a part that runs once in this many updates is due. In the burst after the warm-up, all are."""
+        return self.updates < self.config.burst or self.updates % period == 0
 
     def learn(self, drawn: Drawn) -> Learned:
         config, metrics, clip, batch = self.config, Metrics(), drawn.clip, drawn.batch
         with self.watch("replay"):
-            obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
-            material = (clip, PolicyBatch(batch.obs, obs))
+            obs, next_obs = ([self.augment(each) for _ in range(config.views)] for each in (batch.obs, batch.next_obs))
+            material = (clip, PolicyBatch(batch.obs, obs[0]))
         with self.watch("critic"):
             metrics |= self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
-        metrics |= self._learn_beside("after_critic", *material)
-        if self.updates % config.actor_every == 0:
+        metrics |= self.learn_beside("after_critic", *material)
+        if self._is_due(config.actor_every):
             with self.watch("actor"):
-                metrics |= self.update_actor_and_temperature(obs)
-        if self.updates % config.target_every == 0:
+                metrics |= self.update_actor_and_temperature(obs[0])
+        if self._is_due(config.target_every):
             self.target_encoder.update()
             self.target_critic.update()
-        return Learned(metrics | self._learn_beside("last", *material))
+        return Learned(metrics | self.learn_beside("last", *material))
 
-    def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
-        config, clips = self.config, self._clips(replay) if update % self.every == 0 else None
-        draw = replay.draw(config.batch_size)
+    def update_critic(
+        self, obs: Sequence[View], actions: Tensor, rewards: Tensor, next_obs: Sequence[View], discounts: Tensor
+    ) -> Metrics:
+        """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads.
 
-        def read() -> Drawn:
-            clip = None if clips is None else clips()
-            return Drawn(draw, replay.transitions(draw, discount=config.discount), clip).pinned(self.device)
-
-        return read
-
-    def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
-        """Draw clips for the objective, if it needs some; what is returned reads."""
-        steps = self.needs.clip_length
-        if not steps:
-            return None
-        clips = self.config.auxiliary.clips
-        try:
-            draw = replay.draw(clips, span=steps, purpose="clips")
-        except NothingToDrawError:  # no episode is so long: clips reach past its end, and what lies there is masked
-            draw = replay.draw(clips, span=steps, whole=False, purpose="clips")
-        return lambda: replay.clips(draw, length=steps)
-
-    def _learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
-        """Optimise the objective, if this is its place in the update and its turn."""
-        if self.auxiliary is None or self.when != place or self.updates % self.every:
-            return {}
-        with self.watch("objective"):
-            return self.auxiliary.learn(clip, batch)
-
-    def update_objective(self, replay: Replay) -> Metrics:
-        if self.auxiliary is None:
-            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
-        batch = None
-        if self.needs.policy_batch:
-            obs = replay.transitions(replay.draw(self.config.batch_size)).to(self.device).obs
-            batch = PolicyBatch(obs, self.augment(obs))
-        clips = self._clips(replay)
-        return self.auxiliary(None if clips is None else clips().to(self.device), batch)
-
-    def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
-        """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads."""
+        Of several views of each (DrQ), targets are averaged and losses are added up.
+        """
         temperature = self.log_temperature.detach().exp()
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
-        for piece in self._pieces(len(actions)):
+        for piece in self.pieces(len(actions)):
             with torch.no_grad():
-                pixels = next_obs[piece].pixels()
-                next_actions, log_prob = self.actor(self.encoder.features(pixels))
-                next_q = self.target_critic(self.target_encoder(pixels), next_actions).amin(dim=0)
-                target = rewards[piece] + discounts[piece] * (next_q - temperature * log_prob)
-            q = self.critic(self.encoder(obs[piece].pixels()), actions[piece])  # (2, n)
-            loss = (q - target).square().sum() / len(actions)
-            torch.autograd.backward(loss)
-            total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
+                values = [self._next_value(view[piece].pixels(), temperature) for view in next_obs]
+                target = rewards[piece] + discounts[piece] * (sum(values[1:], values[0]) / len(values))
+            for view in obs:
+                q = self.critic(self.encoder(view[piece].pixels()), actions[piece])  # (2, n)
+                loss = (q - target).square().sum() / len(actions)
+                torch.autograd.backward(loss)
+                total = total + loss.detach()
+                value = value + q.detach().mean(dim=0).sum() / (len(actions) * len(obs))
         self.require_finite("critic loss", total)
         self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
+
+    def _next_value(self, pixels: Tensor, temperature: Tensor) -> Tensor:
+        """Min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), of every observation."""
+        actions, log_prob = self.actor(self.encoder.features(pixels))
+        value: Tensor = self.target_critic(self.target_encoder(pixels), actions).amin(dim=0) - temperature * log_prob
+        return value
 
     def update_actor_and_temperature(self, obs: View) -> Metrics:
         """mean(α·log π − min Q), and the temperature that brings the entropy to −A. The maps carry no gradient."""
@@ -239,7 +200,7 @@ class SAC(Agent):
         temperature = self.log_temperature.exp()
         total, entropy = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["actor"].zero_grad()
-        for piece in self._pieces(n):
+        for piece in self.pieces(n):
             with torch.no_grad():
                 # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
                 features = self.encoder.features(obs[piece].pixels())
@@ -255,11 +216,6 @@ class SAC(Agent):
         self.optimizers["temperature"].step()
         return {"actor/loss": total, "actor/entropy": entropy, "actor/temperature": temperature.detach()}
 
-    def _pieces(self, n: int) -> Iterator[slice]:
-        """Pieces of a batch small enough for the cache; their gradients add up to the whole batch's."""
-        size = self.config.micro_batch_on(self.device) or n
-        return (slice(start, start + size) for start in range(0, n, size))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ControlEncoderConfig(Config):
@@ -270,16 +226,18 @@ class ControlEncoderConfig(Config):
     strides: tuple[int, ...] = (2, 1, 1, 1)
     convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal"
     linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal"  # MLR's recipes set truncated_normal
+    squash: bool = False  # True: a tanh at the end, and in the actor's own layer, too (SAC+AE, DrQ)
+    centre: bool = False  # True: pixels in [-½, ½] (DrQ-v2)
 
     def build(self, obs_shape: tuple[int, int, int]) -> ControlEncoder:
         return ControlEncoder(obs_shape, **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(AgentConfig):
+class SACConfig(BesideConfig):
     """The paper's agent on DMControl."""
 
-    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection",))
+    offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection", "latent_maps"))
 
     kind: Literal["sac"] = "sac"
     encoder: ControlEncoderConfig = field(default_factory=ControlEncoderConfig)
@@ -289,7 +247,9 @@ class SACConfig(AgentConfig):
     )  # of the policy batch: crop only
     warmup_decisions: int = 1000  # uniformly random actions, no updates
     updates_per_decision: int | float = 1
+    burst: int = 0  # updates after the first decision of the agent's own, in all of which every part learns (SAC+AE)
     batch_size: int = 512
+    views: int = 1  # augmented views of every observation, over which targets are averaged and losses added up (DrQ)
     discount: float = 0.99
     learning_rate: float = 1e-3  # actor and critic
     temperature: float = 0.1  # α, at the start
@@ -307,30 +267,16 @@ class SACConfig(AgentConfig):
         self.require_positive(
             "hidden", "updates_per_decision", "batch_size", "learning_rate", "temperature", "actor_every"
         )
-        self.require_positive("target_every", "micro_batch")
+        self.require_positive("target_every", "micro_batch", "views")
+        self.require_at_least(0, "burst")
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 
-    def micro_batch_on(self, device: torch.device) -> int | None:
-        """How many observations are computed at once; None: all. The maps of a piece should fit into a CPU's cache.
-
-        This is a rule, although a measurement would choose better by a few percent: sums round by how they are cut, and the same
-        seed must give the same run.
-        """
-        return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
-
-    def workload(self, objective: ObjectiveConfig | None, device: torch.device) -> Workload:
-        length = 0 if objective is None else objective.needs.clip_length
-        whole = max(self.batch_size, self.auxiliary.clips * length)
-        at_once = max(min(self.micro_batch_on(device) or whole, whole), length)
-        return Workload(at_once, 2 * self.batch_size + self.auxiliary.clips * length)
+    def updates_by(self, decisions: int) -> int:
+        return super().updates_by(decisions) + (max(0, self.burst - 1) if decisions > self.warmup_decisions else 0)
 
     def turn(self, objective: ObjectiveConfig | None) -> int:
         return math.lcm(self.actor_every, super().turn(objective))
-
-    def scaled(self, share: float) -> "SACConfig":
-        clips, batch_size = (max(1, round(count * share)) for count in (self.auxiliary.clips, self.batch_size))
-        return replace(self, batch_size=batch_size, auxiliary=replace(self.auxiliary, clips=clips))
 
     def beside(self, objective: ObjectiveConfig | None) -> "SACConfig":
         linear_init = "orthogonal" if objective is None else objective.linear_init
@@ -344,25 +290,19 @@ class SACConfig(AgentConfig):
         obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
         target_encoder = Momentum(encoder, self.encoder_momentum)
-        actor = Actor(encoder, spaces.action_dim, self.hidden).to(device)
+        actor = Actor(encoder, spaces.action_dim, self.hidden, squash=self.encoder.squash).to(device)
         critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
-        generators, auxiliary = Generators(seed, device), None
-        if objective is not None:
-            host = Host(
-                encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, target_encoder=target_encoder,
-                generator=generators.objective,
-            )  # fmt: skip
-            built = objective.build(host).to(device)
-            require_splittable(built, self.micro_batch)
-            auxiliary = AuxiliaryStep(built, self.auxiliary, micro_batch=self.micro_batch_on(device))
+        generators = Generators(seed, device)
+        host = Host(
+            encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, target_encoder=target_encoder,
+            generator=generators.objective,
+        )  # fmt: skip
         return SAC(
             self,
             SACPolicy(encoder, actor, self.augment.crop),
             target_encoder=target_encoder,
             critic=critic,
-            auxiliary=auxiliary,
-            when=(objective and objective.when) or self.offers.places[0],
-            every=1 if objective is None else objective.every,
+            beside=Beside.of(objective, host, self, device),
             generators=generators,
             device=device,
         )

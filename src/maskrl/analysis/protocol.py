@@ -34,9 +34,21 @@ def task_of(recipe: Recipe) -> str:
 
 
 def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Protocol:
-    """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it."""
+    """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it.
+
+    What a published system sets of the environment, such as the size of a frame, is its own choice: there the suite's value stands.
+    """
     told = {path: value for path, value in leaves(recipe).items() if path != "env.timeout"}  # which changes no score
     from_recipe = {path: value for path, value in told.items() if path.startswith("env.") or path in PROTOCOL}
+    if recipe.preset is not None:
+        systems, suites = (recipes.usual(recipe, agent, None) for agent in (recipe.preset, None))
+        if systems is not None and suites is not None:
+            chosen, usual = leaves(systems), leaves(suites)
+            from_recipe |= {
+                path: usual[path]
+                for path, value in from_recipe.items()
+                if path.startswith("env.") and value == chosen.get(path) and path in usual
+            }
     return from_recipe | {name: value for name, value in (versions or {}).items() if name in recipe.env.packages}
 
 
@@ -64,7 +76,7 @@ def method_of(recipe: Recipe) -> str:
 
     So runs that compute something else are never averaged as if they were seeds of one method.
     """
-    named = recipes.usual(recipe)
+    named = recipes.usual(recipe, recipe.preset, recipe.objective.name if recipe.objective else None)
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
     told = {path: values.partition(" -> ")[2] for path, _, values in kept}

@@ -35,7 +35,10 @@ def is_known(recipe: Recipe, device: torch.device) -> bool:
         == ("pixels", "latents", False, None)
         and mlr.when != "last"
     )
-    return written and recipe.agent.kind in UPDATES and device.type == "cpu"
+    agent: Any = recipe.agent
+    usual = (getattr(agent, "views", 1), getattr(agent, "burst", 0), getattr(agent, "priority", "kl")) == (1, 0, "kl")
+    drawn_alike = not getattr(agent, "stratified", False) and not getattr(agent.encoder, "dropout", 0)
+    return written and usual and drawn_alike and agent.kind in UPDATES and device.type == "cpu"
 
 
 def plain_update(agent: Any, replay: Replay) -> Update:

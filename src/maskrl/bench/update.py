@@ -1,7 +1,7 @@
 """How fast an update is, how fast it could be, and how fast a textbook's would be: `maskrl bench update`."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from maskrl.agents.base import Spaces
+from maskrl.agents.base import Agent, Spaces
 from maskrl.bench.ceiling import Layer, best_layers, ceiling
 from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
 from maskrl.bench.noise import Learner, noise_replay
@@ -56,6 +56,7 @@ def bench_update(
         "device": str(device),
         "threads": torch.get_num_threads(),
         "rounds": rounds,
+        "trained_parameters": sum(parameter.numel() for parameter in trained(agent)),
         **sampler.values(ours),
         "plain_seconds_per_update": Measured.of(theirs) if theirs else None,  # as torch starts a process
         "speed_up": Measured.ratio(theirs, ours) if theirs else None,
@@ -64,6 +65,12 @@ def bench_update(
         "kernels": kernels_of(learner.update, turns * learner.turn, device) if kernels else None,
     }
     return Result(values, notes)
+
+
+def trained(agent: Agent) -> Iterable[torch.Tensor]:
+    """Every parameter that an optimiser steps, once."""
+    groups = (group for optimizer in agent.all_optimizers() for group in optimizer.param_groups)
+    return dict.fromkeys(parameter for group in groups for parameter in group["params"])
 
 
 _plain: dict[str, Callable[[], Any]] = {}  # in a process for the plain update: that update

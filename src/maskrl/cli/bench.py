@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
 
 DEFAULT = "dmcontrol/cheetah-run"
+PEERS = ["dmcontrol/cartpole-swingup", "atari/pong"]
 ENVIRONMENTS = [DEFAULT, "atari/pong", "toy/reach", "toy/catch"]
 
 app = typer.Typer(
@@ -160,6 +161,23 @@ def sweep(
     from maskrl.bench.sweeping import bench_sweep
 
     _show(as_json, bench_sweep, recipe, overrides or [], decisions=decisions)
+
+
+@app.command()
+def peers(
+    recipes: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECIPE]...", help=f"Default: {' '.join(PEERS)}.")
+    ] = None,
+    decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning that are timed.")] = 100,
+    rounds: Rounds = 3,
+    profile: words.ProfileOption = "lite",
+    as_json: AsJson = False,
+) -> None:
+    """Time stable-baselines3's SAC and DQN beside ours: the same environment, network, batch and threads. Needs maskrl[sb3]."""
+    from maskrl.bench.peers import bench_peers
+
+    chosen = [words.Asked(name, profile=profile).recipe() for name in recipes or PEERS]
+    _show(as_json, bench_peers, chosen, decisions=decisions, rounds=rounds)
 
 
 @app.command()

@@ -95,7 +95,7 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
     if recipe.objective is not None:
         return recipe, ""
-    original = recipes.usual(recipe, objective="mlr")
+    original = recipes.usual(recipe, None, "mlr")
     if original is None:
         raise ValueError(
             f"{recipe.name} is no recipe of maskrl's own, and its run has no objective: there are no masks to show."

@@ -34,10 +34,15 @@ def _list_methods() -> None:
 
     headings, rows = ("method", "agent", "objective", "suites", "source"), []
     for name, method in known.METHODS.items():
-        halves = (method.agent or "the suite's own", method.objective or "none")
-        rows.append((name, *halves, ", ".join(method.suites), method.source))
+        suites: dict[tuple[str, str], list[str]] = {}
+        for suite, pair in method.pairs.items():
+            suites.setdefault((pair.agent or "the suite's own", pair.objective or "none"), []).append(suite)
+        for number, (halves, where) in enumerate(suites.items()):
+            rows.append((name, *halves, ", ".join(where), method.source if number == 0 else ""))
     console().print(table(headings, rows, left=5, folds=("source",)))
-    print("\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|none.")
+    print(
+        "\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|NAME+NAME|none."
+    )
     for suite, module in known.SUITES.items():
         if suite == "gym":  # has no task of its own
             continue

@@ -58,7 +58,7 @@ def _objective_like(recipe: "Recipe") -> "ObjectiveConfig | None":
     """The objective of the recipe of that name; None if it is a recipe of the user's own, or its masks do not fit here."""
     from maskrl import recipes
 
-    usual = recipes.usual(recipe, objective="mlr")
+    usual = recipes.usual(recipe, None, "mlr")
     objective = None if usual is None else usual.objective
     masks = None if objective is None else objective.masks
     fits = masks is not None and all(recipe.env.size % side == 0 for side in masks.cube[1:])
@@ -69,12 +69,13 @@ def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]
     """The numbers in words, beside the paper's; `whose` are the masks."""
     mask, decoder, linear = found["mask"], found["decoder_cosine"], found["linear"]
     sides = " × ".join(str(side) for side in (mask["cube"] if mask["strategy"] == "cube" else mask["cube"][1:]))
+    without = "there is no objective" if recipe.objective is None else f"{recipe.objective.name} decodes no states"
     rows = {
         "seen": f"{found['observations']:,} observations of the replay, in {count(found['clips'], 'clip')} of "
         f"{found['clip_length']}; masks ({whose}): {mask['strategy']}, {sides}, ratio {mask['ratio']}",
         "encoder": f"cosine {found['encoder_cosine']:.3f} of masked and original; {found['encoder_cosine_centred']:.3f} with the "
         f"mean latent removed ({_papers_cosine(recipe)})",
-        "decoder": "none: there is no objective" if decoder is None else f"cosine {decoder:.3f} of masked and original",
+        "decoder": f"none: {without}" if decoder is None else f"cosine {decoder:.3f} of masked and original",
         "rank": f"{found['rank']:.1f} effective dimensions",
         "dead": f"{found['dead']:.1%} of the latent units, {found['dead_channels']:.1%} of the last convolution's channels",
     }
@@ -115,7 +116,7 @@ def pretrain(
     with refusing(RunError, ValueError):
         opened = Run.open(run)
         recipe = consented(opened.recipe, None, trust)
-        origin = recipe if recipe.objective is not None else recipes.usual(recipe, objective="mlr")
+        origin = recipe if recipe.objective is not None else recipes.usual(recipe, None, "mlr")
         if origin is None:
             raise ValueError(
                 f"{recipe.name} is no recipe of maskrl's own, so nothing says which objective to train. Use a run of MLR."

@@ -42,12 +42,17 @@ class Atari(EnvConfig):
     action_repeat: int = 4  # frames per decision
     size: int = 84
     frame_stack: int = 4
-    noops: int = 30  # maximum frames without an action at the start of a game; at least one
+    noops: int = 30  # maximum frames without an action at the start of a game
+    least_noops: int = 1
+    shrink_first: bool = False  # True: both screens are shrunk before the brighter pixels are taken (CURL)
     max_frames: int = 108_000  # of a game: half an hour
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "noops", "max_frames")
+        self.require_at_least(0, "least_noops")
+        if self.least_noops > self.noops:
+            raise ValueError(f"least_noops={self.least_noops} must not be above noops={self.noops}.")
         object.__setattr__(self, "task", normalise(self.task))
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
@@ -88,7 +93,8 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         self._frame = np.empty((1, config.size, config.size), np.uint8)  # the newest
 
         self._size, self._action_repeat = config.size, config.action_repeat
-        self._noops, self._max_frames = config.noops, config.max_frames
+        self._noops, self._max_frames = (config.least_noops, config.noops), config.max_frames
+        self._shrink_first = config.shrink_first
         self._training = training
         self._frames_left = 0  # of this game
         self._begun = False  # an episode
@@ -132,7 +138,10 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         self._continues = terminated and not (game_over or truncated)
         reward = float(np.sign(score)) if self._training else score
         info = {"frames": self._action_repeat, "score": score}
-        self._frame = self._shrink(self._screens.max(axis=0))
+        if self._shrink_first:
+            self._frame = np.maximum(*map(self._shrink, self._screens))
+        else:
+            self._frame = self._shrink(self._screens.max(axis=0))
         return self._frame.copy(), reward, terminated, truncated, info
 
     def render(self) -> Frame:
@@ -152,7 +161,9 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         # is in no state (Q*bert). Both together are exactly a ROM just loaded, in 5 instead of 140 ms.
         self._ale.restoreState(self._loaded)
         self._ale.reset_game()
-        for _ in range(1 + int(self.np_random.integers(1, self._noops + 1))):
+        least, most = self._noops
+        # The benchmark acts one more than it draws; who may draw none does not.
+        for _ in range(min(least, 1) + int(self.np_random.integers(least, most + 1))):
             self._ale.act(NOOP)
         self._frames_left = self._max_frames
 

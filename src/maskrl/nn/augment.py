@@ -63,6 +63,24 @@ class RandomShift(nn.Module):
         return _windows(_repeat_border(images, self.pad), top, left, height, width)
 
 
+class RandomPlace(nn.Module):
+    """Put every image at a place drawn for it into a frame of `size` × `size`, with its border repeated to fill that."""
+
+    def __init__(self, size: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.size, self.generator = _positive("size", size), generator
+
+    def forward(self, images: Tensor) -> Tensor:
+        n, _, height, width = images.shape
+        room = self.size - min(height, width)
+        if room < 0:
+            raise ValueError(
+                f"Frames of {height} × {width} do not fit into {self.size} × {self.size}. Raise enlarge, or lower the crop."
+            )
+        top, left = torch.randint(room + 1, (2, n), generator=self.generator, device=images.device)
+        return _windows(_repeat_border(images, room), top, left, self.size, self.size)
+
+
 class Intensity(nn.Module):
     """A brightness gain 1 + scale · clamp(n, −2, 2), n ~ N(0, 1); with scale 0.05 it lies in [0.9, 1.1]. Scale 0 is none."""
 
@@ -123,6 +141,7 @@ class AugmentConfig(Config):
     crop: int | None = 84  # side of a random crop
     shift: int | None = None  # largest random shift
     intensity: float = 0.05
+    enlarge: int | None = None  # side of a frame into which the crop is put at a random place (CURL on Atari)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +151,12 @@ class AugmentConfig(Config):
         """`inplace`: what is augmented may be overwritten."""
         crop = [] if self.crop is None else [RandomCrop(self.crop, generator)]
         shift = [] if self.shift is None else [RandomShift(self.shift, generator, inplace=inplace)]
-        return Augment(nn.Sequential(*crop, *shift), Intensity(self.intensity, generator))
+        place = [] if self.enlarge is None else [RandomPlace(self.enlarge, generator)]
+        return Augment(nn.Sequential(*crop, *shift, *place), Intensity(self.intensity, generator))
+
+    def side(self, size: int) -> int:
+        """The side of what frames of this size become."""
+        return self.enlarge or self.crop or size
 
 
 def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:

@@ -72,6 +72,49 @@ class NarrowDecoder(nn.Module):
         return states + found
 
 
+class CausalDecoder(nn.Module):
+    """MOOSS's decoder: a token sees its own and earlier ones of s₀, a₀, s₁, a₁, …; (B, K, d), (B, K, A) → (B, K, d)."""
+
+    def __init__(self, latent_dim: int, action_dim: int, *, depth: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        if latent_dim % heads:
+            raise ValueError(
+                f"A latent state of {latent_dim} numbers cannot be shared out among {heads} heads of attention. Use "
+                "agent.encoder.latent_dim=64 as its authors do, or another number of heads."
+            )
+        self.embed_action = nn.Linear(action_dim, latent_dim)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                latent_dim, heads, 4 * latent_dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(latent_dim, eps=1e-6)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                # Query, key and value are one matrix here: as released, its fan-out counts all three.
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    @property
+    def core(self) -> nn.Module:
+        """All but the embedding of the actions."""
+        return nn.ModuleList([*self.blocks, self.norm])
+
+    def forward(self, states: Tensor, actions: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Steps past the end come last, so no valid one sees them: `valid` changes nothing."""
+        steps = states.shape[1]
+        position = sinusoid(steps, states)  # (K, d)
+        pairs = torch.stack([states + position, self.embed_action(actions) + position], dim=2)  # (B, K, 2, d)
+        tokens = pairs.flatten(1, 2)  # (B, 2K, d)
+        later = torch.ones(2 * steps, 2 * steps, dtype=torch.bool, device=states.device).triu(1)
+        for block in self.blocks:
+            tokens = block(tokens, src_mask=later)
+        decoded: Tensor = self.norm(tokens)[:, ::2]
+        return decoded
+
+
 class Block(nn.Module):
     """Pre-norm self-attention and MLP, both residual. One head, no bias on query, key and value; 20 400 parameters at d = 50."""
 

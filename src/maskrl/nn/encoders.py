@@ -33,7 +33,10 @@ class Encoder(nn.Module):
 
 
 class ControlEncoder(Encoder):
-    """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults."""
+    """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults.
+
+    `squash` adds the tanh that SAC+AE, DrQ and DrQ-v2 have at the end. `centre` subtracts ½ from the pixels, as DrQ-v2 does.
+    """
 
     def __init__(
         self,
@@ -44,29 +47,36 @@ class ControlEncoder(Encoder):
         strides: Sequence[int] = (2, 1, 1, 1),
         convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal",
         linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal",
+        squash: bool = False,
+        centre: bool = False,
     ) -> None:
         super().__init__()
-        self.latent_dim = latent_dim
+        self.latent_dim, self.centre = latent_dim, centre
         channels = [obs_shape[0], *[filters] * len(strides)]
         kernels = [(3, stride) for stride in strides]
         self.convolutions, self.feature_shape = _convolutions(obs_shape, channels, kernels)
         self.linear = nn.Linear(math.prod(self.feature_shape), latent_dim)
         self.norm = nn.LayerNorm(latent_dim)
+        self.squash = nn.Tanh() if squash else nn.Identity()
         orthogonal_init(self, delta=convolution_init == "delta_orthogonal")
         if linear_init == "truncated_normal":
             truncated_normal_init(self.linear)
 
     def features(self, pixels: Tensor) -> Tensor:
+        pixels = pixels - 0.5 if self.centre else pixels
         maps: Tensor = self.convolutions(pixels.contiguous(memory_format=torch.channels_last))
         return maps
 
     def embed(self, features: Tensor) -> Tensor:
-        states: Tensor = self.norm(self.linear(flat(features)))
+        states: Tensor = self.squash(self.norm(self.linear(flat(features))))
         return states
 
 
 class NatureEncoder(Encoder):
-    """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation."""
+    """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation.
+
+    Without `renormalise` the map stays as it is (CURL). `dropout` follows every convolution in training (SPR without augmentation).
+    """
 
     def __init__(
         self,
@@ -76,11 +86,13 @@ class NatureEncoder(Encoder):
         kernels: Sequence[int] = (8, 4, 3),
         strides: Sequence[int] = (4, 2, 1),
         epsilon: float = 1e-5,
+        renormalise: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon, self.renormalise = epsilon, renormalise
         self.convolutions, self.feature_shape = _convolutions(
-            obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True))
+            obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True)), dropout
         )
         self.latent_dim = math.prod(self.feature_shape)
         channels, height, width = self.feature_shape
@@ -92,6 +104,8 @@ class NatureEncoder(Encoder):
 
     def embed(self, features: Tensor) -> Tensor:
         units = flat(features)
+        if not self.renormalise:
+            return units
         low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
         # The released code divides by zero when every unit of a map is dead; the epsilon makes that a zero vector.
         return (units - low) / (high - low + self.epsilon)
@@ -103,13 +117,17 @@ def flat(features: Tensor) -> Tensor:
 
 
 def _convolutions(
-    obs_shape: tuple[int, int, int], channels: Sequence[int], kernels: Sequence[tuple[int, int]]
+    obs_shape: tuple[int, int, int],
+    channels: Sequence[int],
+    kernels: Sequence[tuple[int, int]],
+    dropout: float = 0.0,
 ) -> tuple[Convolutions, tuple[int, int, int]]:
     """Unpadded convolutions with a ReLU after each, and the shape of the map they make of one observation."""
     layers: list[nn.Module] = []
     _, height, width = obs_shape
     for fan_in, fan_out, (kernel, stride) in zip(channels[:-1], channels[1:], kernels, strict=True):
         layers += [nn.Conv2d(fan_in, fan_out, kernel, stride), nn.ReLU(inplace=True)]
+        layers += [nn.Dropout(dropout)] if dropout else []
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     if height < 1 or width < 1:
         raise ValueError(

@@ -122,7 +122,7 @@ def orthogonal_init(module: M, *, delta: bool = True) -> M:
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.orthogonal_(layer.weight)
-        elif isinstance(layer, nn.Conv2d):
+        elif isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
             gain, (height, width) = nn.init.calculate_gain("relu"), layer.kernel_size
             taps = torch.zeros(layer.weight.shape)  # torch's orthogonal_ does not take a channels-last weight
             if delta:

@@ -136,14 +136,53 @@ class CubeMasker:
         return hidden
 
 
+@dataclass(frozen=True)
+class WalkMasker(CubeMasker):
+    """MOOSS's mask: a random walk over the cubes hides those that it visits. One walk serves the batch.
+
+    It starts in the middle and goes to any of the 26 neighbours, or stays. So the hidden cubes hang together in space and time,
+    where those of `CubeMasker` are scattered.
+    """
+
+    cube: tuple[int, int | None, int | None] = (8, 7, 7)
+    balanced: bool = False
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        _, steps, _, height, width = x.shape
+        grid = self.grid(steps, height, width)
+        keep = torch.ones(math.prod(grid), dtype=torch.bool)
+        where = torch.device("cpu") if x.is_meta else x.device  # a tensor without data says nothing of where to go
+        keep[self._visited(grid, generator, where)] = False
+        return keep.to(x.device)[_cube_of((steps, height, width), grid, x.device)][None, :, None]
+
+    def _visited(
+        self, grid: tuple[int, int, int], generator: torch.Generator | None, device: torch.device
+    ) -> list[int]:
+        """The first cubes on the walk, as many as are to be hidden."""
+        (blocks, rows, columns), wanted = grid, self._hidden_cubes(math.prod(grid))
+        block, row, column = (side // 2 for side in grid)
+        seen = {(block * rows + row) * columns + column: None}
+        while len(seen) < wanted:
+            moves = torch.randint(-1, 2, (1024, 3), generator=generator, device=device).tolist()
+            for down, across, along in moves:
+                there = (block + down, row + across, column + along)
+                # A step off the grid is drawn again, so all neighbours that exist are equally likely.
+                if 0 <= there[0] < blocks and 0 <= there[1] < rows and 0 <= there[2] < columns:
+                    block, row, column = there
+                    seen[(block * rows + row) * columns + column] = None
+                    if len(seen) == wanted:
+                        break
+        return list(seen)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaskConfig(Config):
     """Which cubes are hidden; see `CubeMasker`."""
 
-    strategy: Literal["cube", "spatial", "temporal"] = "cube"  # MLR, MLR-S, MLR-T
+    strategy: Literal["cube", "spatial", "temporal", "walk"] = "cube"  # MLR, MLR-S, MLR-T, MOOSS
     cube: tuple[int, int, int] = (8, 10, 10)  # k × h × w; spatial ignores k, temporal h and w
     ratio: float = 0.5  # η
-    balanced: bool = True  # η in every block of k steps; temporal masks are always drawn over the clip
+    balanced: bool = True  # η in every block of k steps; temporal masks and walks are always drawn over the clip
     rounding: Literal["floor", "ceil"] = "floor"
     per_clip: bool = False
     fill: int = 0
@@ -160,11 +199,13 @@ class MaskConfig(Config):
             "cube": (depth, height, width),
             "spatial": (1, height, width),
             "temporal": (depth, None, None),
+            "walk": (depth, height, width),
         }
-        return CubeMasker(
+        kind = WalkMasker if self.strategy == "walk" else CubeMasker
+        return kind(
             sides[self.strategy],
             ratio=self.ratio,
-            balanced=self.balanced and self.strategy != "temporal",
+            balanced=self.balanced and self.strategy not in ("temporal", "walk"),
             rounding=self.rounding,
             per_clip=self.per_clip,
             fill=self.fill if of == "pixels" else 0,

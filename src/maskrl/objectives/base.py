@@ -32,6 +32,7 @@ class Needs:
     policy_batch: bool = False  # the observations of the critic's own update
     target_encoder: bool = False  # the slow encoder behind the agent's Bellman targets
     q_projection: bool = False  # the first layers of a Q head
+    latent_maps: bool = False  # latent states that are the encoder's feature map
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Host:
     q_projection: nn.Module | None = None  # (N, d) → (N, p): first layers of a Q head, the paper's projection on Atari
     obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only pixel reconstruction asks for it
     target_encoder: nn.Module | None = None  # as `encoder`, without a gradient
+    discrete: bool = False  # whether actions are one-hot; only objectives that invent actions ask for it
     generator: torch.Generator | None = None  # draws all that `views` draws, on the update's device; None: torch's own
 
     def __post_init__(self) -> None:
@@ -83,6 +85,7 @@ class Material:
 
     clip: Clip | None = None
     batch: PolicyBatch | None = None
+    updates: int = 0  # made so far, for what changes in the course of a run
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class Objective(nn.Module, Generic[V]):
     """
 
     name: ClassVar[str]  # prefix of its metrics
-    separable: ClassVar[bool] = True
+    separable: bool = True  # whether no term of the loss couples two clips
     masked_scale: float = 1.0  # what it multiplies masked pixels by, where it hides some
 
     def __init__(self, host: Host, *, needs: Needs, weight: float = 1.0) -> None:
@@ -273,12 +276,25 @@ class ObjectiveConfig(Config):
         super().__post_init__()
         self.require_positive("weight", "every")
 
+    @property
+    def name(self) -> str:
+        """What a method with it is called by."""
+        return self.kind
+
     # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
     linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
 
     @property
     def needs(self) -> Needs:
         raise NotImplementedError
+
+    @property
+    def splits(self) -> bool:
+        """Whether a batch may be computed in pieces."""
+        return True
+
+    # Whether an update may be recorded and replayed: no value on the host decides what the device does.
+    recordable: ClassVar[bool] = True
 
     @property
     def masks(self) -> MaskConfig | None:
@@ -309,10 +325,19 @@ class ObjectiveConfig(Config):
         return ""
 
 
+Built = TypeVar("Built", bound="Objective[Any]")
+
+
+def on_host(objective: Built, host: Host) -> Built:
+    """The objective with the device and the dtype of the host's encoder."""
+    like = next(host.encoder.parameters(), None)
+    return objective if like is None else objective.to(device=like.device, dtype=like.dtype)
+
+
 def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:
     """Refuse an objective whose views have another size than the agent's: one encoder sees both."""
     size, crop = env.size, agent.augment.crop
-    if (objective.crop or size) != (crop or size):
+    if objective.side(size) != (crop or size):
         raise ValueError(
             f"objective.augment.crop={objective.crop} and agent.augment.crop={crop} must be the same: one encoder sees both."
         )

@@ -1,5 +1,6 @@
 """Objectives that compare every clip of a batch with every other one."""
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import torch
@@ -12,11 +13,11 @@ V = TypeVar("V", bound=Views)
 
 
 class Contrast(Objective[V], Generic[V]):
-    """A loss in two halves: `embed` treats every clip by itself, `compare` couples them.
+    """A loss in two halves: `embed` and `targets` treat every clip by itself, `compare` couples them.
 
     The batch is never split: four contrasts over 128 are not one over 512. Memory is saved by gradient caching (Gao et al., 2021)
     instead, which is exact: embed all pieces without a graph, take the gradient of the comparison at the embeddings, and send it
-    through the pieces one after the other. It costs one more forward pass of the encoder.
+    through the pieces one after the other. It costs one more forward pass of the encoder; targets are computed once.
     """
 
     separable = False
@@ -25,11 +26,17 @@ class Contrast(Objective[V], Generic[V]):
         """Tensors (B, …), row b made of clip b alone; deterministic."""
         raise NotImplementedError
 
+    def targets(self, views: V) -> tuple[Tensor, ...]:
+        """The same for what carries no gradient."""
+        return ()
+
     def compare(self, *embeddings: Tensor) -> Loss:
         raise NotImplementedError
 
     def loss(self, views: V) -> Loss:
-        return self.compare(*self.embed(views))
+        with torch.no_grad():
+            targets = self.targets(views)
+        return self.compare(*self.embed(views), *targets)
 
     @property
     def splits(self) -> bool:
@@ -40,9 +47,12 @@ class Contrast(Objective[V], Generic[V]):
         pieces = list(views.split(size)) if size < len(views) else [views]
         with torch.set_grad_enabled(len(pieces) == 1):
             embedded = [self.embed(piece) for piece in pieces]
-        whole = [torch.cat(parts) for parts in zip(*embedded, strict=True)]
-        leaves = whole if len(pieces) == 1 else [part.detach().requires_grad_() for part in whole]
-        loss = self.compare(*leaves)
+        with torch.no_grad():
+            targets = [self.targets(piece) for piece in pieces]
+        whole, fixed = ([torch.cat(parts) for parts in zip(*each, strict=True)] for each in (embedded, targets))
+        cut = [part.detach().requires_grad_(part.is_floating_point()) for part in whole]
+        leaves = whole if len(pieces) == 1 else cut
+        loss = self.compare(*leaves, *fixed)
         per_clip = loss.per_clip if weights is None else weights * loss.per_clip
         torch.autograd.backward(self.weight * per_clip.mean())
         if len(pieces) > 1:
@@ -59,6 +69,15 @@ class Contrast(Objective[V], Generic[V]):
                 if leaf.grad is not None and part.requires_grad
             ]
             torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
+
+
+def check_count(kind: str, counts: Mapping[str, int | None]) -> None:
+    """Refuse a batch with nothing to compare; `counts` has sizes of batches by their paths, None for no limit."""
+    for path, count in counts.items():
+        if count is not None and count < 2:
+            raise ValueError(
+                f"{path}={count}: objective {kind} compares at least 2 of a batch with each other. Raise it."
+            )
 
 
 def info_nce(logits: Tensor) -> Tensor:

@@ -21,19 +21,18 @@ Departures, from the paper's text in favour of the released code unless said oth
 - MLR-F, MLR-Pixel, MLR-MoDec and the MSE distance were not released: the paper's sentences, filled in as the ledger says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.nn.augment import Augment, AugmentConfig, View
 from maskrl.nn.clip import over_time
 from maskrl.nn.decoder import LatentDecoder, NarrowDecoder
 from maskrl.nn.encoders import Encoder
-from maskrl.nn.layers import PixelDecoder, mlp, truncated_normal_init
+from maskrl.nn.layers import PixelDecoder, truncated_normal_init
 from maskrl.nn.masking import MaskConfig, Masker
 from maskrl.nn.momentum import Borrowed, Momentum
 from maskrl.objectives.base import (
@@ -48,6 +47,18 @@ from maskrl.objectives.base import (
     ObjectiveConfig,
     Views,
     check_crops,
+    on_host,
+)
+from maskrl.objectives.match import (
+    CosineDistance,
+    Distance,
+    Match,
+    Prediction,
+    Projection,
+    mean_over_valid,
+    prediction_of,
+    projection_of,
+    squared_distance,
 )
 
 M = TypeVar("M", bound=nn.Module)
@@ -120,7 +131,7 @@ class MLR(Objective[MLRViews]):
             )
         decoded = self.decode(states, views.actions, views.valid)  # (iii) decoding (B, K, d)
         error, metrics = self.target(decoded, views)  # (iv) reconstruction (B, K)
-        per_clip = _mean_over_valid(error, views.valid)
+        per_clip = mean_over_valid(error, views.valid)
         watched = {"loss": per_clip.mean(), "hidden": 1 - views.keep.to(error.dtype).mean(), **metrics}
         return Loss(per_clip, {f"{self.name}/{key}": value.detach() for key, value in watched.items()})
 
@@ -189,26 +200,15 @@ class Target(Protocol):
         ...
 
 
-class LatentTarget(nn.Module):
+class LatentTarget(Match):
     """MLR: ŷ = q(g(ŝ)) must match ȳ = ḡ(f̄(o)), the momentum projection of the unmasked observation.
 
     With a momentum decoder (MLR-MoDec), ȳ = ḡ(φ̄(f̄(o), a)).
     """
 
-    def __init__(
-        self,
-        *,
-        encoder: Momentum,
-        projection: nn.Module,
-        momentum_projection: Momentum,
-        prediction: nn.Module,
-        distance: "Distance",
-        decoder: Momentum | None = None,
-    ) -> None:
-        super().__init__()
-        self.encoder, self.decoder = encoder, decoder
-        self.projection, self.momentum_projection, self.prediction = projection, momentum_projection, prediction
-        self.distance = distance
+    def __init__(self, *, decoder: Momentum | None = None, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.decoder = decoder
 
     def views(
         self, augment: Augment, hidden: Tensor, obs: Tensor, keep: Tensor, dtype: torch.dtype
@@ -218,25 +218,13 @@ class LatentTarget(nn.Module):
         return masked, original, keep
 
     def forward(self, decoded: Tensor, views: MLRViews) -> tuple[Tensor, dict[str, Tensor]]:
-        predicted = over_time(self.prediction, over_time(self.projection, decoded))  # ŷ (B, K, p)
+        predicted = self.predict(decoded)  # ŷ (B, K, p)
         with torch.no_grad():
             states = over_time(self.encoder, views.original.pixels())  # s̄ (B, K, d)
             if self.decoder is not None:
                 states = self.decoder(states, views.actions, views.valid)
             target = over_time(self.momentum_projection, states)  # ȳ (B, K, p)
-        return self.distance(predicted, target), self._metrics(predicted.detach(), target, views.valid)
-
-    def _metrics(self, predicted: Tensor, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        direction = F.normalize(target, dim=-1)
-        cosine = (F.normalize(predicted, dim=-1) * direction).sum(dim=-1)
-        share = valid / valid.sum()  # of every step in the means below
-        mean_direction = (direction * share[..., None]).sum(dim=(0, 1))
-        mean_square = (direction.square().sum(dim=-1) * share).sum()  # 1, but for targets that are exactly 0
-        return {
-            "cosine": _mean_over_valid(cosine, valid).mean(),
-            # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree. Collapse shows here first.
-            "target_std": (mean_square - mean_direction.square().sum()).clamp(min=0).sqrt(),
-        }
+        return self.distance(predicted, target), self.metrics(predicted.detach(), target, views.valid)
 
 
 class PixelTarget(nn.Module):
@@ -271,35 +259,6 @@ class PixelTarget(nn.Module):
         return (squared * hidden).sum(dim=(2, 3, 4)) / hidden.sum(dim=(2, 3, 4)).clamp(min=1), {}
 
 
-# ── How far a prediction is from its target ───────────────────────────────────────────────────────────────────────────
-
-Distance = Callable[[Tensor, Tensor], Tensor]  # (…, p), (…, p) → (…)
-
-
-@dataclass(frozen=True)
-class CosineDistance:
-    """scale · ‖n(ŷ) − n(ȳ)‖² with n(v) = v / max(‖v‖, floor): 2 − 2cos for scale 1, 1 − cos for scale ½, above the floor.
-
-    The floor is active early on, when predictions are tiny, and bounds the gradient there.
-    """
-
-    scale: float = 1.0
-    floor: float = 1e-3
-
-    def __call__(self, predicted: Tensor, target: Tensor) -> Tensor:
-        difference = F.normalize(predicted, dim=-1, eps=self.floor) - F.normalize(target, dim=-1, eps=self.floor)
-        return self.scale * difference.square().sum(dim=-1)
-
-
-def squared_distance(predicted: Tensor, target: Tensor) -> Tensor:
-    return (predicted - target).square().mean(dim=-1)
-
-
-def _mean_over_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """(B, K), (B, K) → (B,)."""
-    return (values * valid).sum(dim=1) / valid.sum(dim=1)
-
-
 # ── Configuration: the paper's ablation section as values. `build` is the only reader ─────────────────────────────────
 
 
@@ -320,8 +279,8 @@ class MLRConfig(ObjectiveConfig):
     decoder_width: int | None = None  # None: as wide as the latent, the paper's
     reconstruct: Literal["latents", "pixels"] = "latents"  # pixels: MLR-Pixel
     pixel_loss_on: Literal["all", "hidden"] = "all"
-    projection: Literal["mlp", "q", "none"] = "mlp"  # q: the host's own Q layers (Atari)
-    prediction: Literal["mlp", "linear", "none"] = "mlp"  # linear: Atari
+    projection: Projection = "mlp"  # q: the host's own Q layers (Atari)
+    prediction: Prediction = "mlp"  # linear: Atari
     head_width: int = 100  # hidden width of the mlp heads
     distance: Literal["2-2cos", "1-cos", "mse"] = "2-2cos"
     norm_floor: float = 1e-3
@@ -382,8 +341,7 @@ class MLRConfig(ObjectiveConfig):
             masked_scale={"unit": 1.0, "raw255": 255.0}[self.masked_input_scale],
             count_past_end=self.count_past_end,
         )
-        like = next(host.encoder.parameters(), None)
-        return mlr if like is None else mlr.to(device=like.device, dtype=like.dtype)
+        return on_host(mlr, host)
 
     def _decoder(self, host: Host) -> LatentDecoder | NarrowDecoder:
         width = self.decoder_width or host.latent_dim
@@ -410,12 +368,9 @@ class MLRConfig(ObjectiveConfig):
         return MaskedFeatures(masker, host.encoder.feature_shape, host.generator)
 
     def _latent_target(self, host: Host, decoder: nn.Module) -> Target:
-        projection, width = self._projection(host)
-        heads: dict[str, Callable[[], nn.Module]] = {
-            "mlp": lambda: mlp(width, self.head_width, width),
-            "linear": lambda: nn.Linear(width, width),
-            "none": nn.Identity,
-        }
+        projection, width = projection_of(host, self.projection, self.head_width)
+        if self.projection != "q":
+            self._initialised(projection)
         distances: dict[str, Distance] = {
             "2-2cos": CosineDistance(1.0, self.norm_floor),
             "1-cos": CosineDistance(0.5, self.norm_floor),
@@ -425,26 +380,10 @@ class MLRConfig(ObjectiveConfig):
             encoder=self._momentum(host.encoder),
             projection=Borrowed(projection) if self.projection == "q" else projection,
             momentum_projection=self._momentum(projection),
-            prediction=self._initialised(heads[self.prediction]()),
+            prediction=self._initialised(prediction_of(self.prediction, width, self.head_width)),
             distance=distances[self.distance],
             decoder=self._momentum(decoder) if self.momentum_decoder else None,
         )
-
-    def _projection(self, host: Host) -> tuple[nn.Module, int]:
-        """The projection head g and the width of what it returns."""
-        d = host.latent_dim
-        if self.projection == "none":
-            return nn.Identity(), d
-        if self.projection == "mlp":
-            return self._initialised(mlp(d, self.head_width, d)), d
-        if host.q_projection is None:
-            raise ValueError(
-                "projection='q' projects by the first layers of the host's Q head, but Host.q_projection is None. "
-                "Pass them, or use projection='mlp'."
-            )
-        with torch.no_grad():
-            like = next(host.q_projection.parameters())
-            return host.q_projection, host.q_projection(like.new_zeros(1, d)).shape[-1]
 
     def _pixel_target(self, host: Host, decoder: nn.Module) -> Target:
         if host.obs_shape is None:

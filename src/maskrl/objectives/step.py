@@ -47,10 +47,13 @@ class AuxiliaryConfig(Config):
     warmup_updates: int = 6000
     max_grad_norm: float | None = 10.0  # None: gradients are not clipped
     momentum_every: int = 2  # updates; the paper says 1, the released code does 2
+    # Of a second Adam that steps the encoder with the same gradient, as CURL's and PlayVirtual's code does; None: no such Adam
+    second_encoder_rate: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("clips", "learning_rate", "warmup_updates", "max_grad_norm", "momentum_every")
+        self.require_positive("second_encoder_rate")
 
 
 def optimizer_groups(
@@ -85,22 +88,29 @@ class AuxiliaryStep:
         self.parameters = [*objective.host.parameters(), *objective.own_parameters()]
         groups = optimizer_groups(self.parameters, objective.parameter_groups(), self.config.learning_rate)
         self.optimizer = torch.optim.Adam(groups, lr=self.config.learning_rate, fused=True)
+        self.optimizers, second = [self.optimizer], self.config.second_encoder_rate
+        self._encoder = [*objective.host.encoder.parameters()] if second is not None else []
+        if second is not None:
+            self.optimizers += [torch.optim.Adam(self._encoder, lr=second, fused=True)]
         device = self.parameters[0].device
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._rates = [group["lr"] for group in self._groups()]
         # Where the device reads them, so that a recorded update need not be recorded again when they change.
         self._used_rates = [torch.full((), rate, dtype=torch.float32, device=device) for rate in self._rates]
         self._lend_rates()
         self.updates = 0
         self.guard_by(Guard(device))
 
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
     def _lend_rates(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self._used_rates, strict=True):
+        for group, rate in zip(self._groups(), self._used_rates, strict=True):
             group["lr"] = rate
 
     def guard_by(self, guard: Guard) -> None:
         """Share the guard of an agent, which stops both."""
         self.guard = guard
-        guard.protect([self.optimizer], [self.objective])
+        guard.protect(self.optimizers, [self.objective])
 
     def __call__(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
         """One update on one batch; returns what is worth watching."""
@@ -124,14 +134,17 @@ class AuxiliaryStep:
     def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
         """What an update does on the device. Whoever calls it has called `begin`, and counts the update."""
         name, config = self.objective.name, self.config
-        views = self.objective.views(Material(clip, batch))
+        views = self.objective.views(Material(clip, batch, self.updates))
         self.optimizer.zero_grad()
         metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch).metrics
         limit = math.inf if config.max_grad_norm is None else config.max_grad_norm
+        if self._encoder:  # as released: the encoder by itself, then all of it
+            nn.utils.clip_grad_norm_(self._encoder, limit)
         norm = nn.utils.clip_grad_norm_(self.parameters, limit)
         advice = "Lower learning_rate, and look for non-finite weights in the encoder."
         self.guard.watch(f"The gradient of {name} has norm", norm, advice)
-        self.optimizer.step()
+        for optimizer in reversed(self.optimizers):
+            optimizer.step()
         if self.moves_copies:
             self.objective.update_momentum()
         used = self._used_rates[0].clone()
@@ -140,17 +153,16 @@ class AuxiliaryStep:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the host's own weights, which are the host's to save."""
         self.guard.check()
-        optimizer = self.optimizer.state_dict()
-        for group, rate in zip(optimizer["param_groups"], self._rates, strict=True):
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        groups = [group for state in states for group in state["param_groups"]]
+        for group, rate in zip(groups, self._rates, strict=True):
             group["lr"] = rate  # `begin` works out what is used
-        return {
-            "objective": self.objective.state_dict(),
-            "optimizer": optimizer,
-            "updates": self.updates,
-        }
+        named = dict(zip(("optimizer", "second_optimizer"), states, strict=False))
+        return {"objective": self.objective.state_dict(), **named, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, name in zip(self.optimizers, ("optimizer", "second_optimizer"), strict=False):
+            optimizer.load_state_dict(state[name])
         self._lend_rates()
         self.updates = state["updates"]

@@ -9,7 +9,7 @@ import torch
 from maskrl.envs.atari import normalise
 from maskrl.envs.gym import Factory, Gym
 from maskrl.recipes import ablations, atari, dmcontrol, own, toy
-from maskrl.recipes.methods import METHODS, Method
+from maskrl.recipes.methods import METHODS, TOYS, Method, Pair
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
@@ -47,7 +47,7 @@ def find(
     """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without.
 
     `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
-    no objective.
+    no objective and "mlr+spr" is two at once.
     """
     return _find(*_suite_and_task(name), profile, method, agent, objective)
 
@@ -59,31 +59,30 @@ def _find(
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
     name = f"{suite}/{task}" if isinstance(task, str) else f"{suite}/{task.env.task}"
-    pair = _pair(name, suite, method, agent, objective)
+    pair = _pair(name, task.like if isinstance(task, own.Seen) else suite, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
         _require("agent", pair.agent, agents)
-    if pair.objective is not None:
-        _require("objective", pair.objective, ["none", *objectives])
+    names = pair.objective.split("+") if pair.objective is not None else []
+    for one in names:
+        _require("objective", one, ["none", *objectives] if len(names) == 1 else objectives)
+    if len(names) > 2:
+        raise ValueError(f"objective {pair.objective!r}: at most two objectives learn at once, such as mlr+spr.")
     chosen: Recipe = SUITES[suite].recipe(task, profile, pair.agent, pair.objective)
     return chosen
 
 
-def usual(recipe: Recipe, *, objective: str | None = None) -> Recipe | None:
-    """The recipe of the same name and halves as it is without overrides, if there is one; or the suite's own with this objective.
+def usual(recipe: Recipe, agent: str | None, objective: str | None) -> Recipe | None:
+    """The recipe of the same name with these halves and without overrides, if there is one.
 
     For recipes that a run may have brought: it runs no code of an environment, while to `find` a name is to agree to that.
     """
-    same = None if recipe.objective is None else recipe.objective.kind
-    agent, kind = (None, objective) if objective else (recipe.preset, same)
     try:
         if isinstance(recipe.env, Gym):
-            return own.recipe(own.seen(recipe), recipe.profile, agent, kind)
-        return (
-            None
-            if own.is_own(recipe.name)
-            else find(recipe.name, recipe.profile, agent=agent, objective=kind or "none")
-        )
+            return own.recipe(own.seen(recipe), recipe.profile, agent, objective)
+        if own.is_own(recipe.name):
+            return None
+        return find(recipe.name, recipe.profile, agent=agent, objective=objective or "none")
     except (ValueError, KeyError):  # a recipe of the user's own
         return None
 
@@ -103,23 +102,32 @@ def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple
     return suite, name.partition("/")[2]
 
 
-def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Method:
-    """What was asked for as a pair, if it can be had on this suite."""
+def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
+    """What was asked for as a pair, if it can be had on the suite whose methods the recipe has."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
         raise ValueError(
             f"method {method!r} and {half}: a method names both halves. Use the method alone, or agent and objective."
         )
     if agent is not None or objective is not None:
-        return Method(agent, {None: "mlr", "none": None}.get(objective, objective), (suite,), "")
+        return Pair(agent, {None: "mlr", "none": None}.get(objective, objective))
     _require("method", method or "mlr", METHODS)
-    pair = METHODS[method or "mlr"]
-    if suite not in pair.suites:
-        there = [other for other, known in METHODS.items() if suite in known.suites]
+    pair = pair_on(name, method or "mlr", suite)
+    if pair is None:
+        there = [other for other in METHODS if pair_on(name, other, suite) is not None]
         raise ValueError(
-            f"method {method!r} is published for {' and '.join(pair.suites)}, not for {name}. "
+            f"method {method!r} is published for {' and '.join(METHODS[method or 'mlr'].suites)}, not for {name}. "
             f"Choose one of {', '.join(there)}."
         )
+    return pair
+
+
+def pair_on(name: str, method: str, suite: str | None = None) -> Pair | None:
+    """The halves of a method on a recipe's suite; None if it cannot be had there. Toys have small values for some."""
+    suite = suite or name.partition("/")[0]
+    pair = METHODS[method].pairs.get(TOYS.get(name, suite))
+    if pair is None or (suite == "toy" and pair.agent is not None and pair.agent not in toy.AGENTS):
+        return None
     return pair
 
 

@@ -4,6 +4,7 @@ Values that are not set here are the defaults of the configs; `maskrl.recipes.so
 """
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,16 +12,22 @@ from maskrl.agents.rainbow import RainbowConfig
 from maskrl.envs.atari import Atari, normalise
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
-from maskrl.recipes.overrides import with_overrides
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
+from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.published import published_scores
-from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # The benchmark: those of which the paper has scores.
 GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if score.task.startswith("atari/")))
 
 # Paper, Table 13: "their MLR losses are relatively smaller than the rest".
 WEIGHT_5 = ("pong", "up_n_down")
+
+# CURL's released code has a hundredth of its loss in these.
+LITTLE_CURL = ("pong", "boxing", "private_eye", "freeway")
 
 # The masked branch as the released code has it: nothing but its own scores speaks for these (docs/fidelity.md).
 RELEASED_MLR = MLRConfig(
@@ -62,6 +69,20 @@ LITE: tuple[str, ...] = (
 # Named values of the agent, by what differs from the paper's Rainbow: its relatives (Dopamine's configurations for Atari-100k).
 AGENTS: dict[str, tuple[str, ...]] = {
     "rainbow": (),
+    "spr_rainbow": ("agent.noisy_std=0.5",),
+    # SPR without augmentation: dropout in its place, and slow copies that follow slowly.
+    "spr_dropout": (
+        *("agent.noisy_std=0.5", "agent.encoder.dropout=0.5", "agent.augment.shift=none", "agent.augment.intensity=0"),
+        *("objective.augment.shift=none", "objective.augment.intensity=0", "objective.momentum=0.99"),
+    ),
+    # CURL's own Rainbow, with its own start of a game.
+    "curl_rainbow": (
+        *("env.noops=29", "env.least_noops=0", "env.shrink_first=true", "agent.encoder.filters=32,64"),
+        *("agent.encoder.kernels=5,5", "agent.encoder.strides=5,5", "agent.encoder.renormalise=false"),
+        *("agent.warmup_decisions=1600", "agent.updates_per_decision=1", "agent.n_step=20", "agent.target_every=2000"),
+        *("agent.augment.shift=none", "agent.augment.intensity=0", "agent.priority=cross_entropy"),
+        *("agent.stratified=true", "agent.correction_updates=98400"),
+    ),
     "der": (
         *("agent.hidden=512", "agent.warmup_decisions=1600", "agent.updates_per_decision=1", "agent.target_every=2000"),
         *(
@@ -94,20 +115,50 @@ AGENTS["drq_eps"] = (*AGENTS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, as they are for this game."""
-    mlr = _with_mlr(normalise(task), profile).objective
-    assert mlr is not None
-    return {"mlr": mlr}
+    recipe = _with_mlr(normalise(task), profile)
+    mlr, agent = recipe.objective, recipe.agent
+    assert isinstance(mlr, MLRConfig)
+    spr = SPRConfig(
+        weight=5.0,
+        every=mlr.every,
+        steps=5,
+        transition="map",
+        projection="q",
+        prediction="linear",
+        momentum=0.0,
+        momentum_init="copy",
+        augment=mlr.augment,
+        shares_view=True,
+    )
+    virtual = vars(spr) | {"kind": "playvirtual", "weight": 9.0, "steps": 9, "cycle_steps": 9, "cycles": 2}
+    ramp = {
+        "ramp_length": recipe.frames // recipe.env.action_repeat // 2,  # 50 000 of 100 000 decisions
+        "ramp_start": agent.warmup_decisions,
+        "ramp_stride": 1 / agent.updates_per_decision,
+    }
+    curl = CURLConfig(
+        weight=0.01 if normalise(task) in LITTLE_CURL else 1.0,
+        every=mlr.every,
+        when=None,
+        augment=AugmentConfig(crop=recipe.env.size * 80 // 84, enlarge=recipe.env.size, intensity=0.0),
+        shares_view=False,
+        head=(256, 128),
+        momentum=0.999,
+        scale=0.1,
+        joins_priorities=True,
+    )
+    return {"mlr": mlr, "curl": curl, "spr": spr, "playvirtual": PlayVirtualConfig(**virtual | ramp)}
 
 
 @cache  # a sweep asks for the same ones over and over
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A game as the paper ran it, or scaled to a laptop; with one of the objectives or none, by Rainbow or a relative."""
-    chosen = None if objective is None else objectives(task, profile)[objective]
+    chosen = None if objective is None else objective_named(objective, objectives(task, profile))
     plain = with_objective(_with_mlr(normalise(task), profile), chosen)
     if agent in (None, "rainbow"):
         return plain
-    preset = [*AGENTS[agent], f"preset={agent}"]
-    return with_overrides(plain, [*preset, *_in_a_tenth(preset)] if profile == "lite" else preset)
+    preset = [*AGENTS[agent], *(_in_a_tenth(AGENTS[agent]) if profile == "lite" else [])]
+    return with_overrides(with_known(plain, preset), [f"preset={agent}"])
 
 
 @cache
@@ -125,7 +176,7 @@ def _with_mlr(task: str, profile: Profile) -> Recipe:
     return with_overrides(full, LITE) if profile == "lite" else full
 
 
-def _in_a_tenth(preset: list[str]) -> list[str]:
+def _in_a_tenth(preset: Sequence[str]) -> list[str]:
     """What a preset counts in decisions or updates of the paper's budget, for the lite profile's tenth of it."""
     counts = (line.split("=") for line in preset)
     scaled = ("agent.warmup_decisions", "agent.epsilon_decisions", "agent.correction_updates")

@@ -4,14 +4,23 @@ Values that are not set here are the defaults of the configs, which are the pape
 every one.
 """
 
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.dmcontrol import DMControl
+from maskrl.nn.augment import AugmentConfig
+from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
-from maskrl.recipes.overrides import with_overrides
-from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
+from maskrl.recipes.overrides import with_known, with_overrides
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
 PAPER_TASKS: dict[str, tuple[str, ...]] = {
@@ -72,6 +81,27 @@ OTHER_TASKS = (
 )
 
 
+# DrQ-v2's own settings of tasks: over how many decisions σ falls, and what else differs. Other tasks have those of medium ones.
+EASY, MEDIUM, HARD = 100_000, 500_000, 2_000_000
+DRQV2_NOISE = {
+    **dict.fromkeys(("cartpole-balance", "cartpole-balance_sparse", "cartpole-swingup", "ball_in_cup-catch"), EASY),
+    **dict.fromkeys(("finger-spin", "hopper-stand", "pendulum-swingup", "walker-stand", "walker-walk"), EASY),
+    **dict.fromkeys(("humanoid-stand", "humanoid-walk", "humanoid-run"), HARD),
+}
+DRQV2_TASKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("walker-stand", "walker-walk", "walker-run"), ("agent.n_step=1", "agent.batch_size=512")),
+    **dict.fromkeys(
+        ("humanoid-stand", "humanoid-walk", "humanoid-run"),
+        ("agent.learning_rate=8e-5", "agent.encoder.latent_dim=100"),
+    ),
+    **dict.fromkeys(("quadruped-walk", "quadruped-escape", "quadruped-fetch"), ("env.camera=2",)),
+    "quadruped-run": ("env.camera=2", "replay.capacity=100000"),
+}
+_DRQV2 = (
+    *("env.size=84", "env.action_repeat=2", "replay.capacity=1000000", "evaluation.every=10000"),
+    "agent.noise_decisions={noise}",
+)
+
 # Named values of the agent, by what differs from the paper's SAC. {learning_rate} is the task's.
 AGENTS: dict[str, tuple[str, ...]] = {
     "sac": (),
@@ -80,25 +110,113 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.encoder.filters=32", "agent.auxiliary.learning_rate={learning_rate}"),
         *("agent.auxiliary.schedule=constant", "agent.auxiliary.max_grad_norm=none"),
     ),
+    # PlayVirtual's SAC: the objective's Adam is not warmed up. Its other SPR also has another rate and weight, and clips nothing.
+    "playvirtual_sac": ("agent.auxiliary.schedule=constant",),
+    "spr_mean_sac": (
+        *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
+        *("agent.auxiliary.max_grad_norm=none", "objective.weight=1"),
+    ),
+    "mooss_sac": ("agent.encoder.latent_dim=64",),
+    # SAC+AE's SAC: no augmentation, a tanh after the encoder, and 1000 updates at once after the warm-up.
+    "sac_pixel": (
+        *("env.size=84", "replay.capacity=1000000", "agent.batch_size=128", "agent.burst=1000"),
+        *(
+            "agent.augment.crop=none",
+            "agent.augment.shift=none",
+            "agent.encoder.filters=32",
+            "agent.encoder.squash=true",
+        ),
+        *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
+        "agent.auxiliary.max_grad_norm=none",
+    ),
+    # DrQ: two shifted views of every observation.
+    "drq_sac": (
+        *("env.size=84", "agent.views=2", "agent.augment.crop=none", "agent.augment.shift=4"),
+        *("agent.encoder.filters=32", "agent.encoder.squash=true", "agent.encoder_momentum=0.99"),
+        *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
+    ),
+    "drqv2": _DRQV2,
+    # Ours, for little data: noise falls over half of the decisions, and every decision is followed by an update.
+    "drqv2-100k": (*_DRQV2[:-1], "agent.noise_decisions={half}", "agent.updates_per_decision=1"),
 }
 
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, as they are for this task."""
     recipe = _with_mlr(task, profile)
-    assert recipe.objective is not None
-    return {"mlr": recipe.objective, "curl": CURLConfig(augment=recipe.agent.augment)}
+    mlr, repeat = recipe.objective, recipe.env.action_repeat
+    assert isinstance(mlr, MLRConfig)
+    patch = (mlr.augment.crop or recipe.env.size) // 12  # MOOSS: 12 × 12 cubes
+    return {
+        "mlr": mlr,
+        "curl": CURLConfig(every=mlr.every, augment=recipe.agent.augment),
+        "autoencoder": AutoencoderConfig(every=mlr.every),
+        "spr": SPRConfig(every=mlr.every, augment=mlr.augment),
+        "playvirtual": PlayVirtualConfig(
+            every=mlr.every,
+            augment=mlr.augment,
+            ramp_length=recipe.frames // 2,  # 50 000 of 100 000 frames
+            ramp_start=recipe.agent.warmup_decisions * repeat,
+            ramp_stride=repeat * mlr.every,
+        ),
+        "mooss": MOOSSConfig(
+            every=mlr.every,
+            augment=mlr.augment,
+            mask=MaskConfig(strategy="walk", cube=(mlr.mask.cube[0], patch, patch)),
+            momentum=mlr.momentum,
+        ),
+    }
 
 
 @cache  # a sweep asks for the same ones over and over
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A task of the suite as the paper ran it, or scaled to a laptop; with one of the objectives, or as the agent alone."""
-    chosen = None if objective is None else objectives(task, profile)[objective]
-    plain = with_objective(_with_mlr(task, profile), chosen)
-    if agent in (None, "sac"):
-        return plain
-    values = [line.format(learning_rate=plain.agent.learning_rate) for line in AGENTS[agent]]
-    return with_overrides(plain, [*values, f"preset={agent}"])
+    plain = with_objective(_with_mlr(task, profile), None)
+    if agent not in (None, "sac"):
+        plain = _with_agent(plain, agent)
+    known = {name: suited(known, plain) for name, known in objectives(task, profile).items()}
+    chosen = None if objective is None else objective_named(objective, known)
+    return with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
+
+
+def _with_agent(plain: Recipe, agent: str) -> Recipe:
+    """The recipe with named values of an agent, whose sizes the lite profile keeps as they are."""
+    task, is_lite = plain.name.partition("/")[2], plain.profile == "lite"
+    learning_rate, values = plain.agent.learning_rate, [*AGENTS[agent]]
+    if agent.startswith("drqv2"):
+        plain = replace(plain, agent=_drqv2(is_lite))
+        values += DRQV2_TASKS.get(task, ())
+    if is_lite:  # what a method leaves out is left out
+        sizes = {"replay.capacity", *(line.partition("=")[0] for line in LITE)}
+        values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
+    half = plain.frames // (2 * 2)  # of the decisions at DrQ-v2's action repeat
+    told = {"learning_rate": learning_rate, "noise": DRQV2_NOISE.get(task, MEDIUM), "half": half}
+    return with_overrides(with_known(plain, [line.format(**told) for line in values]), [f"preset={agent}"])
+
+
+def _drqv2(is_lite: bool) -> DrQv2Config:
+    if not is_lite:
+        return DrQv2Config()
+    encoder = replace(DrQv2Config().encoder, filters=16, strides=(2, 2, 1))
+    return DrQv2Config(
+        encoder=encoder,
+        hidden=256,
+        augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
+        warmup_decisions=1000,
+        batch_size=64,
+        auxiliary=replace(DrQv2Config().auxiliary, clips=8),
+    )
+
+
+def suited(objective: AnyObjective, recipe: Recipe, patch: int = 12) -> AnyObjective:
+    """The objective with views as large as those of the recipe's agent."""
+    agent, changes = recipe.agent.augment, dict[str, Any]()
+    views = getattr(objective, "augment", None)
+    if views is not None and views.enlarge is None and views.crop != agent.crop:
+        changes["augment"] = replace(views, crop=agent.crop, shift=agent.shift)
+        if isinstance(objective, MLRConfig):  # its cubes lie in whole frames: as on Atari, whose frames are as large
+            changes["mask"] = replace(objective.mask, cube=(objective.mask.cube[0], patch, patch))
+    return replace(objective, **changes)
 
 
 @cache

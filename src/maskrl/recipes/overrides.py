@@ -16,6 +16,7 @@ from maskrl.recipes.schema import (
     Recipe,
     UnknownObjective,
     as_override,
+    objective_named,
     tree_leaves,
     with_objective,
 )
@@ -76,6 +77,13 @@ def with_overrides(
     return changed
 
 
+def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Recipe:
+    """The recipe with those overrides whose paths it has and that begin with `of`."""
+    known = dict(tree_leaves("", asdict(recipe)))
+    chosen = [line for line in overrides if line.startswith(of) and line.partition("=")[0] in known]
+    return with_overrides(recipe, chosen) if chosen else recipe
+
+
 def is_deep(text: str) -> bool:
     """Whether JSON has more groups and lists within each other than anybody needs: readers call themselves for each."""
     depth = 0
@@ -104,11 +112,12 @@ class _Override(NamedTuple):
 def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]) -> Recipe:
     if override.value.lower() in ("none", "null"):
         return with_objective(recipe, None)
-    if override.value not in named:
+    names = override.value.split("+")
+    if len(names) > 2 or any(name not in named for name in names):
         raise ValueError(
             f"{override.text}: expected {_choices(['none', *named])}{_did_you_mean(override.value, named)}"
         )
-    return with_objective(recipe, named[override.value])
+    return with_objective(recipe, objective_named(override.value, named))
 
 
 def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> None:

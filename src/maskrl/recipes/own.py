@@ -5,7 +5,7 @@ here put in their place. `maskrl.recipes.sources` has the source of every value.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
@@ -14,13 +14,12 @@ import gymnasium as gym
 
 from maskrl.envs import consent
 from maskrl.envs.gym import Factory, Gym, GymEnv
-from maskrl.objectives.curl import CURLConfig
 from maskrl.recipes import atari, dmcontrol
 from maskrl.recipes.overrides import with_overrides
-from maskrl.recipes.schema import AnyObjective, Profile, Recipe, with_objective
+from maskrl.recipes.schema import AnyObjective, Profile, Recipe
 
 Kind = Literal["sac", "rainbow"]
-AGENTS: dict[str, tuple[str, ...]] = {"sac": (), "rainbow": ()}
+AGENTS: dict[str, tuple[str, ...]] = {**dmcontrol.AGENTS, **atari.AGENTS}
 
 # The tasks whose recipes these are made of: ones for which the paper has nothing but its defaults.
 LIKE: dict[Kind, str] = {"sac": "dmcontrol/acrobot-swingup", "rainbow": "atari/alien"}
@@ -28,12 +27,7 @@ LIKE: dict[Kind, str] = {"sac": "dmcontrol/acrobot-swingup", "rainbow": "atari/a
 # What decides which environment it is, and what it shows and takes. It is looked at with these before an agent is chosen.
 DECIDES = ("env.kwargs", "env.wrappers", "env.pixels", "env.image", "env.action_limit")
 
-ENV: dict[tuple[Kind, Profile], dict[str, Any]] = {
-    ("sac", "paper"): {"size": 100, "frame_stack": 3, "action_repeat": 2},
-    ("sac", "lite"): {"size": 48, "frame_stack": 3, "action_repeat": 2},
-    ("rainbow", "paper"): {"size": 84, "frame_stack": 4, "action_repeat": 1, "reward_clip": 1.0},
-    ("rainbow", "lite"): {"size": 48, "frame_stack": 4, "action_repeat": 1, "reward_clip": 1.0},
-}
+ENV: dict[Kind, dict[str, Any]] = {"sac": {"action_repeat": 2}, "rainbow": {"action_repeat": 1, "reward_clip": 1.0}}
 
 VALUES: dict[tuple[Kind, Profile], tuple[str, ...]] = {
     ("sac", "paper"): (),
@@ -58,6 +52,11 @@ class Seen(NamedTuple):
     env: Gym
     kind: Kind
 
+    @property
+    def like(self) -> str:
+        """The suite whose agents, objectives and methods it has."""
+        return LIKE[self.kind].partition("/")[0]
+
 
 def is_own(name: object) -> bool:
     """Whether a name is of an environment of one's own: gym/ID, FILE.py:FUNCTION, or a callable."""
@@ -70,7 +69,7 @@ def look(name: str | Factory, overrides: Iterable[str] = ()) -> Seen:
     """Make the environment once, with those overrides that decide what it is, and look at its actions."""
     env = Gym.named(name.removeprefix("gym/") if isinstance(name, str) else name)
     decisive = [line for line in overrides if line.strip().startswith(DECIDES)]
-    env = seen(_with_mlr(Seen(env, "sac"), "lite", decisive)).env
+    env = seen(with_overrides(recipe(Seen(env, "sac"), "lite"), decisive)).env
     consent.allow(env.identity)
     key = json.dumps(asdict(env), sort_keys=True)
     if key not in _kinds or env.source == "python":  # a callable of the same name may be another one
@@ -82,31 +81,29 @@ def look(name: str | Factory, overrides: Iterable[str] = ()) -> Seen:
 def seen(recipe: Recipe) -> Seen:
     """What a recipe was made of. Looks at no environment."""
     assert isinstance(recipe.env, Gym)
-    return Seen(recipe.env, recipe.agent.kind)
+    return Seen(recipe.env, "rainbow" if recipe.agent.kind == "rainbow" else "sac")
 
 
 def objectives(seen: Seen, profile: Profile) -> dict[str, AnyObjective]:
-    """The objectives by name, as they are for this environment."""
-    recipe = _with_mlr(seen, profile)
-    assert recipe.objective is not None
-    curl = {"curl": CURLConfig(augment=recipe.agent.augment)} if seen.kind == "sac" else {}
-    return {"mlr": recipe.objective, **curl}
+    """The objectives by name."""
+    suite, task = _like(seen)
+    known: dict[str, AnyObjective] = suite.objectives(task, profile)
+    return known
 
 
 def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
-    """The environment with the agent that its actions ask for, and one of the objectives or none."""
-    if agent not in (None, seen.kind):
+    """The environment with an agent that its actions ask for, and some of the objectives or none."""
+    suite, task = _like(seen)
+    if agent not in (None, *suite.AGENTS):
         takes = {"sac": "continuous", "rainbow": "discrete"}[seen.kind]
         raise ValueError(
             f"{seen.env.task} takes {takes} actions, for agent {seen.kind}: agent {agent!r} cannot act there."
         )
-    chosen = None if objective is None else objectives(seen, profile)[objective]
-    return with_objective(_with_mlr(seen, profile), chosen)
+    like: Recipe = suite.recipe(task, profile, agent, objective)
+    env = replace(seen.env, size=like.env.size, frame_stack=like.env.frame_stack, **ENV[seen.kind])
+    return with_overrides(replace(like, name=f"gym/{env.task}", env=env), VALUES[seen.kind, profile])
 
 
-def _with_mlr(seen: Seen, profile: Profile, overrides: Sequence[str] = ()) -> Recipe:
-    suite, _, task = LIKE[seen.kind].partition("/")
-    like = {"dmcontrol": dmcontrol, "atari": atari}[suite].recipe(task, profile)
-    key = (seen.kind, profile)
-    env = replace(seen.env, **ENV[key])
-    return with_overrides(replace(like, name=f"gym/{env.task}", env=env), [*VALUES[key], *overrides])
+def _like(seen: Seen) -> tuple[Any, str]:
+    """The suite and its task whose values these are."""
+    return {"dmcontrol": dmcontrol, "atari": atari}[seen.like], LIKE[seen.kind].partition("/")[2]

@@ -109,10 +109,15 @@ def published_aggregates() -> tuple[PublishedAggregate, ...]:
 
 
 def published(task: str, at: int, method: str, *, table: str | None = None) -> PublishedScore | None:
-    """What the paper reports for a task at that time, in its unit; None if it does not. Case is no matter: "mlr" is "MLR"."""
+    """What the paper reports for a task at that time, in its unit; None if it does not. "mlr" is "MLR", "sac_ae" is "SAC+AE"."""
     tables = MAIN_TABLES if table is None else (table,)
-    found = (_by_key().get((name, task, at, method.lower())) for name in tables)
+    found = (_by_key().get((name, task, at, plainly(method))) for name in tables)
     return next((score for score in found if score is not None), None)
+
+
+def plainly(method: str) -> str:
+    """A method's name without what tables and commands write differently."""
+    return method.lower().replace("+", "_")
 
 
 def unit_of(task: str) -> str:
@@ -140,7 +145,7 @@ def training_hours() -> dict[tuple[str, str], float]:
 
 @cache
 def _by_key() -> dict[tuple[str, str, int, str], PublishedScore]:
-    return {(score.table, score.task, score.at, score.method.lower()): score for score in published_scores()}
+    return {(score.table, score.task, score.at, plainly(score.method)): score for score in published_scores()}
 
 
 def rows_of(name: str) -> list[dict[str, str]]:

@@ -2,19 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import pydantic
 
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.sac import SACConfig
 from maskrl.config import Config
 from maskrl.envs import AnyEnv
+from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig
+from maskrl.objectives.both import BothConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes import methods
 
 
@@ -26,8 +32,25 @@ def members_of(union: Any) -> tuple[Any, ...]:
 
 Profile = Literal["paper", "lite"]
 # What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
-AnyAgent = Annotated[SACConfig | RainbowConfig, pydantic.Field(discriminator="kind")]
-AnyObjective = Annotated[MLRConfig | CURLConfig, pydantic.Field(discriminator="kind")]
+AnyAgent = Annotated[SACConfig | RainbowConfig | DrQv2Config, pydantic.Field(discriminator="kind")]
+OneObjective = Annotated[
+    MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig,
+    pydantic.Field(discriminator="kind"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoObjectives(BothConfig):
+    """Two of them at once."""
+
+    first: OneObjective
+    second: OneObjective
+
+
+AnyObjective = Annotated[
+    MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig | TwoObjectives,
+    pydantic.Field(discriminator="kind"),
+]
 OBJECTIVE_KINDS = tuple(member.kind for member in members_of(AnyObjective))
 
 
@@ -124,7 +147,8 @@ class Recipe(Config):
     @property
     def method(self) -> str:
         """What a report calls it: the published name of this pair of agent and objective, or "agent+objective"."""
-        return methods.name_of(self.preset, self.agent.kind, None if self.objective is None else self.objective.kind)
+        objective = None if self.objective is None else self.objective.name
+        return methods.name_of(self.name, self.preset, self.agent.kind, objective)
 
     def _check_times(self) -> None:
         repeat = self.env.action_repeat
@@ -146,6 +170,11 @@ class Recipe(Config):
             raise ValueError(f"agent.augment.crop={crop} is larger than the frame, env.size={size}: lower it.")
         if self.objective is not None:
             self.objective.check(self.env, self.agent)
+            if self.capture and not self.objective.recordable:
+                raise ValueError(
+                    f"capture=true, but what objective {self.objective.name} does is decided on the host, update by update, so it "
+                    "cannot be recorded. Use capture=false."
+                )
         exponent = self.agent.replay_needs().priority_exponent
         if self.replay.prefetch and exponent is not None:
             raise ValueError(
@@ -169,6 +198,19 @@ class UnknownObjective(ObjectiveConfig):
             f"objective {self.kind} is not one of maskrl's own, so its code is not here. Call maskrl.train(recipe) from the "
             "program that defines it."
         )
+
+
+def objective_named(name: str, known: Mapping[str, AnyObjective]) -> AnyObjective:
+    """One of the known objectives, or two of them at once: "mlr+spr"."""
+    parts = [known[part] for part in name.split("+")]
+    if len(parts) == 1:
+        return parts[0]
+    first, second = (replace(part, when=None, every=1) for part in parts)
+    assert not isinstance(first, TwoObjectives)
+    assert not isinstance(second, TwoObjectives)
+    places = [part.when for part in parts if part.when is not None]
+    every = max(part.every for part in parts)
+    return TwoObjectives(first=first, second=second, when=places[0] if places else None, every=every)
 
 
 def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:

@@ -25,7 +25,7 @@ class Explanation(NamedTuple):
 
 @cache
 def sources_of(kind: str) -> dict[str, Source]:
-    """Path → source: of "dmcontrol"; where "atari" has another one, or a value of its own; and of an objective by its kind."""
+    """Path → source: of "dmcontrol"; where "atari" has another one; and by the kind of an objective or agent."""
     table = [row for row in rows_of("values") if row["of"] == kind]
     return {row["path"]: Source(row["source"], row["disagrees"] or None) for row in table}
 
@@ -40,32 +40,56 @@ BY_TASK = (
 )
 
 
+def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
+    """Of all paths of a recipe: the suite's, but for an objective or an agent that is not the paper's."""
+    known = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {})
+
+    def own(kind: str) -> dict[str, Source]:
+        return sources_of(kind) | (sources_of(f"{kind}/atari") if on_atari else {})
+
+    parts = [] if recipe.objective is None else recipe.objective.name.split("+")
+    if len(parts) == 2:
+        both = {
+            f"objective.{name}": Source("ours: two objectives at once") for name in ("kind", "weight", "every", "when")
+        }
+        for place, kind in zip(("first", "second"), parts, strict=True):
+            of_part = {path: source for path, source in known.items() if path.startswith("objective.")} | own(kind)
+            both |= {path.replace("objective.", f"objective.{place}."): source for path, source in of_part.items()}
+        return known | both | own(recipe.agent.kind)
+    for part, kind in (("objective.", "".join(parts)), ("agent.", recipe.agent.kind)):
+        if found := own(kind):
+            known = {path: source for path, source in known.items() if not path.startswith(part)} | found
+    return known
+
+
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
     suite, _, task = recipe.name.partition("/")
-    objective = None if recipe.objective is None else recipe.objective.kind
+    objective = None if recipe.objective is None else recipe.objective.name
     # The toys, and environments of one's own, are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, is_own = suite == "toy", suite == "gym"
-    like = own.LIKE[recipe.agent.kind] if is_own else like
+    like = own.LIKE[own.seen(recipe).kind] if is_own else like
     on_atari = like.startswith("atari/")
-    sources = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {}) | sources_of(objective or "none")
+    sources = _sources(recipe, on_atari)
     if is_own:
-        sources |= sources_of("gym") | sources_of(f"gym {recipe.agent.kind}")
+        sources |= sources_of("gym") | sources_of(f"gym {own.seen(recipe).kind}")
     of_suite = atari if on_atari else dmcontrol
     # Values of one's own have no recipe to be compared with: they are overrides of the suite's.
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
     pair = (
         recipe.preset if recipe.preset in of_suite.AGENTS else None,
-        objective if objective in known else None,
+        objective if objective is None or {*objective.split("+")} <= {*known} else None,
     )
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
     if is_own:
         usual = leaves(own.recipe(own.seen(recipe), recipe.profile, *pair))
     else:
         usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
+    plain = leaves(of_suite.recipe(like.partition("/")[2], "paper", None, pair[1]))
     preset = {line.partition("=")[0] for line in of_suite.AGENTS.get(recipe.preset or "", ())}
-    preset_source = next((method.source for method in METHODS.values() if method.agent == recipe.preset), "ours")
+    presets = {pair.agent: method.source for method in reversed(METHODS.values()) for pair in method.pairs.values()}
+    preset_source = presets.get(recipe.preset, "ours")
 
     def explanation(path: str, value: Any) -> Explanation:
         source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))
@@ -82,6 +106,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"lite profile: scaled to a CPU; the paper profile has {as_override(paper.get(path))}"
         elif path in preset:
             ours = f"{recipe.preset}: {preset_source}"
+        elif pair[0] is not None and path.startswith("objective.") and value != plain.get(path):
+            ours = f"{recipe.preset}: as the agent's own"
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
         elif any(line.startswith(f"{path}=") for line in dmcontrol.OURS.get(task, ())):

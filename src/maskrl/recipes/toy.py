@@ -1,33 +1,92 @@
 """The toy suite: every part of a run, in seconds, without a simulator."""
 
+from dataclasses import replace
+
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs.toy import ToyArcade, ToyControl
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
+from maskrl.objectives.autoencoder import AutoencoderConfig
 from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
 from maskrl.objectives.step import AuxiliaryConfig
-from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, with_objective
+from maskrl.recipes import atari, dmcontrol
+from maskrl.recipes.overrides import with_known, with_overrides
+from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 TASKS = ("reach", "catch")
-AGENTS: dict[str, tuple[str, ...]] = {"sac": (), "rainbow": ()}
+
+# Named values of agents by what differs, for reach those of DMControl and for catch those of Atari, but for sizes.
+OWN = (
+    *("agent.auxiliary.", "agent.encoder.squash", "agent.encoder.dropout", "agent.encoder.renormalise", "agent.views"),
+    *("agent.priority=", "agent.stratified", "agent.noisy_std", "agent.encoder_momentum", "agent.temperature_"),
+    *("objective.weight", "objective.momentum"),
+)
+ON_REACH = ("sac", "curl_sac", "playvirtual_sac", "spr_mean_sac", "mooss_sac", "sac_pixel", "drq_sac", "drqv2")
+ON_CATCH = ("rainbow", "spr_rainbow", "spr_dropout", "curl_rainbow")
+SMALL: dict[str, tuple[str, ...]] = {  # what the others have in other sizes
+    "mooss_sac": ("agent.encoder.latent_dim=64",),
+    "sac_pixel": ("agent.burst=100", "agent.augment.crop=none"),
+    "drq_sac": ("agent.augment.crop=none", "agent.augment.shift=2"),
+    "drqv2": (),
+}
+AGENTS: dict[str, tuple[str, ...]] = {
+    name: (*(line for line in suite.AGENTS[name] if line.startswith(OWN)), *SMALL.get(name, ()))
+    for suite, known in ((dmcontrol, ON_REACH), (atari, ON_CATCH))
+    for name in known
+}
 
 
 def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
     """The objectives by name."""
     recipe = MAKERS[task]()
-    assert recipe.objective is not None
-    curl = {"curl": CURLConfig(augment=recipe.agent.augment)} if task == "reach" else {}
-    return {"mlr": recipe.objective, **curl}
+    mlr = recipe.objective
+    assert isinstance(mlr, MLRConfig)
+    length, start, stride = recipe.frames / 2, recipe.agent.warmup_decisions, 1 / recipe.agent.updates_per_decision
+    if task == "catch":
+        known = atari.objectives("alien", "lite")
+        curl, spr, virtual = known["curl"], known["spr"], known["playvirtual"]
+        assert isinstance(curl, CURLConfig)
+        assert isinstance(spr, SPRConfig)
+        assert isinstance(virtual, PlayVirtualConfig)
+        small = AugmentConfig(crop=28, enlarge=32, intensity=0.0)
+        virtual = replace(virtual, every=mlr.every, weight=3.0, steps=3, augment=mlr.augment, cycle_steps=3, cycles=1)
+        return {
+            "mlr": mlr,
+            "curl": replace(curl, every=mlr.every, augment=small, head=(64, 32)),
+            "spr": replace(spr, every=mlr.every, weight=3.0, steps=3, augment=mlr.augment),
+            "playvirtual": replace(virtual, ramp_length=length, ramp_start=start, ramp_stride=stride),
+        }
+    virtual = PlayVirtualConfig(augment=mlr.augment, steps=4, weight=4.0, hidden=128, cycle_steps=4, cycles=2)
+    return {
+        "mlr": mlr,
+        "curl": CURLConfig(augment=recipe.agent.augment),
+        "autoencoder": AutoencoderConfig(),
+        "spr": SPRConfig(augment=mlr.augment, steps=4, weight=4.0, hidden=128),
+        "playvirtual": replace(virtual, ramp_length=length, ramp_start=start, ramp_stride=stride),
+        "mooss": MOOSSConfig(
+            clip_length=8, mask=MaskConfig(strategy="walk", cube=(4, 7, 7)), augment=mlr.augment, levels=3
+        ),
+    }
 
 
 def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A toy task: reach for SAC, catch for Rainbow. It is always the lite profile: the paper has no such task."""
-    full = MAKERS[task]()
-    if agent not in (None, full.agent.kind):
+    full = with_objective(MAKERS[task](), None)
+    if agent not in (None, *({"reach": ON_REACH, "catch": ON_CATCH}[task])):
         raise ValueError(f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} cannot act there.")
-    return with_objective(full, None if objective is None else objectives(task)[objective])
+    if agent not in (None, full.agent.kind):
+        full = replace(full, agent=DRQV2) if agent == "drqv2" else full
+        lines = [line.format(learning_rate=full.agent.learning_rate) for line in AGENTS[agent]]
+        full = with_overrides(with_known(full, lines), [f"preset={agent}"])
+    known = {name: dmcontrol.suited(known, full, patch=8) for name, known in objectives(task).items()}
+    chosen = None if objective is None else objective_named(objective, known)
+    return with_known(with_objective(full, chosen), AGENTS[agent or full.agent.kind], of="objective.")
 
 
 def _reach() -> Recipe:
@@ -87,3 +146,17 @@ def _catch() -> Recipe:
 
 
 MAKERS = {"reach": _reach, "catch": _catch}
+
+DRQV2 = DrQv2Config(
+    encoder=replace(DrQv2Config().encoder, filters=16, strides=(2, 2)),
+    hidden=128,
+    augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
+    warmup_decisions=300,
+    updates_per_decision=1,
+    batch_size=128,
+    n_step=1,
+    learning_rate=1e-3,
+    momentum=0.95,
+    noise_decisions=800,
+    auxiliary=AuxiliaryConfig(clips=4, learning_rate=1e-3, schedule="constant"),
+)

@@ -125,10 +125,10 @@ class Replay:
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim, discrete))
-        self._frames = _allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
+        self._frames = allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
         # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
         # what was written there last.
-        self._stamps = _allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
+        self._stamps = allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
@@ -256,6 +256,7 @@ class Replay:
         whole: bool = True,
         correction: float = 0.0,
         purpose: Purpose = "transitions",
+        stratified: bool = False,
     ) -> Draw:
         """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
 
@@ -263,6 +264,7 @@ class Replay:
         within the span; but all of it has been lived, so that a return or a clip read there will never get any longer.
         `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
         `purpose`: which random stream draws.
+        `stratified`: where it can, each of `batch_size` equal shares of the sum of leaves gives one start.
         """
         if batch_size < 1 or span < 1:
             raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
@@ -274,8 +276,11 @@ class Replay:
         starts = np.empty(0, np.int64)
         if oldest < end:
             # Rejection leaves the survivors in proportion. Where it leaves too few, listing all valid ones is cheap enough.
-            starts = self._candidates(2 * batch_size + 16, oldest, end, self._generators[purpose])
-            starts = starts[self._reaches(starts, steps)][:batch_size]
+            generator = self._generators[purpose]
+            if stratified:
+                starts = self._one_of_each_share(batch_size, oldest, end, steps, generator)
+            more = self._candidates(2 * batch_size + 16, oldest, end, generator)
+            starts = np.concatenate([starts, more[self._reaches(more, steps)]])[:batch_size]
         if len(starts) < batch_size:
             every = np.arange(oldest, end)
             every = every[self._reaches(every, steps)]
@@ -305,10 +310,29 @@ class Replay:
             return generator.integers(oldest, end, size=count)
         if self._tree.total == 0:  # first frames alone
             return np.empty(0, np.int64)
-        slots = self._tree.find(generator.random(count) * self._tree.total)
-        newest = self._next - 1
-        frames = newest - (newest - slots) % self._slots
+        frames = self._frames_at(generator.random(count))
         return frames[(frames >= oldest) & (frames < end)]
+
+    def _frames_at(self, shares: NDArray[np.float64]) -> Index:
+        """The frames at these shares (N,), in [0, 1), of the sum of leaves."""
+        assert self._tree is not None
+        slots, newest = self._tree.find(shares * self._tree.total), self._next - 1
+        return newest - (newest - slots) % self._slots
+
+    def _one_of_each_share(
+        self, count: int, oldest: int, end: int, steps: int, generator: np.random.Generator
+    ) -> Index:
+        """A start from each of `count` equal shares of the sum of leaves; shares that give none in ten tries are left out."""
+        if self._tree is None or self._tree.total == 0:
+            return np.empty(0, np.int64)
+        found, missing = np.full(count, -1), np.arange(count)
+        for _ in range(10):
+            frames = self._frames_at((missing + generator.random(len(missing))) / count)
+            inside = (frames >= oldest) & (frames < end)
+            inside[inside] = self._reaches(frames[inside], steps)
+            found[missing[inside]] = frames[inside]
+            missing = missing[~inside]
+        return found[found >= 0]
 
     def _weights(self, starts: Index, correction: float) -> Tensor:
         if self._tree is None:
@@ -594,7 +618,7 @@ def _step(action_dim: int, discrete: bool) -> np.dtype[np.void]:
     )
 
 
-def _allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
+def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
     """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
     if directory is None:
         return np.zeros(shape, dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from maskrl.analysis.verdict import GAIN
-from maskrl.recipes.published import published
+from maskrl.recipes.published import plainly, published
 from maskrl.report.document import Chart, Section
 from maskrl.report.groups import Group, in_order, short
 
@@ -39,7 +39,7 @@ def curves(group: Group, *, most: int) -> Section:
 
 def _bands(group: Group, task: str) -> list[dict[str, Any]]:
     """Of the paper's own methods and of those that we have runs of, at every time that these runs have."""
-    ours = {method.lower(): method for method in reversed(group.methods)}
+    ours = {plainly(method): method for method in reversed(group.methods)}
     times = {at for run in group.runs.runs if run.task == task for at in (run.budget, *(at for at, _ in run.curve))}
     found = [
         published(task, at, method)
@@ -48,7 +48,7 @@ def _bands(group: Group, task: str) -> list[dict[str, Any]]:
     ]
     return [
         {
-            "name": ours.get(cell.method.lower(), cell.method),
+            "name": ours.get(plainly(cell.method), cell.method),
             "label": f"paper: {cell.method}",
             "at": cell.at,
             "mean": cell.mean,

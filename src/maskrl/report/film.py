@@ -113,6 +113,6 @@ def objective_of(recipe: Recipe) -> MLRConfig:
     # The page explains MLR, its variants and their settings; no other objective has them.
     if not isinstance(recipe.objective, MLRConfig):
         raise ValueError(
-            f"{recipe.name} is with {recipe.method} here, which hides nothing; the page shows the masks of MLR. Use method mlr."
+            f"{recipe.name} is with {recipe.method} here, which hides no cubes; the page shows those of MLR. Use method mlr."
         )
     return recipe.objective

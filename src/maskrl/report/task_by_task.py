@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from maskrl.analysis.statistics import CONFIDENCE, holm
 from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, digits_for
-from maskrl.recipes.published import PublishedScore
+from maskrl.recipes.published import PublishedScore, plainly
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.groups import Group, in_order, short
 from maskrl.report.tables import (
@@ -55,12 +55,12 @@ def task_by_task(group: Group) -> Section:
 def _scores_table(group: Group) -> Table:
     # Of the paper's columns those that a reader looks for: its own methods, and what we have runs of.
     found = [group.paper(task, method) for method in in_order({*GAIN, *group.methods}) for task in group.tasks]
-    printed = {cell.method.lower(): cell.method for cell in found if cell is not None}
+    printed = {plainly(cell.method): cell.method for cell in found if cell is not None}
     fields: list[Field[str]] = [(Column("task"), lambda task: Cell(short(task), strong=True))]
     for method in group.methods:
-        fields += _our_fields(group, method, printed.get(method.lower()))
-    ours = {method.lower() for method in group.methods}
-    fields += [_papers_field(group, name) for lower, name in printed.items() if lower not in ours]
+        fields += _our_fields(group, method, printed.get(plainly(method)))
+    ours = {plainly(method) for method in group.methods}
+    fields += [_papers_field(group, name) for plain, name in printed.items() if plain not in ours]
     time = " and ".join(f"{time:,}" for time in group.times) or "no"
     notes = [f"Scores at {time} {group.unit}."]
     if any(found) and group.not_the_papers:

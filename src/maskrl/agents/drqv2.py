@@ -1,0 +1,232 @@
+"""DrQ-v2 (Yarats et al., ICLR 2022): deterministic policy gradients from shifted pixels. The file follows the data.
+
+An actor explores with Gaussian noise that falls with the decisions made. A critic of two Q functions learns from returns of three
+steps and trains the convolutions. Only the critic has a slow copy: next observations go through the convolutions in training.
+
+Departures from the released code (docs/fidelity.md has them with their reasons):
+
+- Transitions are drawn uniformly, those of the running episode, too. The released code draws a finished episode, then a step.
+- True terminations end a return. The released environment turns a discount of 0 into 1.
+- One Adam steps convolutions and critic; with equal rates that is what its two do.
+- Shifts copy whole pixels. The released code samples bilinearly at whole pixels, which is the same up to rounding.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from maskrl.agents.base import Drawn, Generators, Learned, Metrics, PolicyNetwork, Spaces
+from maskrl.agents.beside import Beside, BesideConfig, LearnsBeside
+from maskrl.agents.sac import ControlEncoderConfig, Critic
+from maskrl.clock import Clock
+from maskrl.nn.augment import AugmentConfig, View
+from maskrl.nn.encoders import Encoder, flat
+from maskrl.nn.layers import mlp, orthogonal_init
+from maskrl.nn.momentum import Momentum
+from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
+from maskrl.objectives.step import AuxiliaryConfig
+from maskrl.replay.buffer import Replay
+
+EDGE = 1 - 1e-6  # of the actions that noise may lead to
+
+
+# ── Acting ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Actor(nn.Module):
+    """(N, F, h, w) → the best action (N, A) in [-1, 1]."""
+
+    def __init__(self, encoder: Encoder, action_dim: int, hidden: int) -> None:
+        super().__init__()
+        d = encoder.latent_dim
+        self.embed = nn.Sequential(nn.Linear(math.prod(encoder.feature_shape), d), nn.LayerNorm(d), nn.Tanh())
+        self.trunk = mlp(d, hidden, hidden, action_dim)
+        orthogonal_init(self)
+
+    def forward(self, features: Tensor) -> Tensor:
+        actions: Tensor = self.trunk(self.embed(flat(features))).tanh()
+        return actions
+
+
+class DrQv2Policy(PolicyNetwork):
+    """The actor's mean."""
+
+    def __init__(self, encoder: Encoder, actor: Actor, crop: int | None) -> None:
+        super().__init__(encoder, crop)
+        self.actor = actor
+
+    def outputs(self, obs: Tensor) -> tuple[Tensor]:
+        return (self.actor(self.encoder.features(self.pixels(obs))),)
+
+    def choose(self, mean: Tensor) -> Tensor:  # type: ignore[override]
+        return mean
+
+
+# ── Learning ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class DrQv2(LearnsBeside):
+    """Built by `DrQv2Config.build`."""
+
+    def __init__(
+        self,
+        config: "DrQv2Config",
+        policy: DrQv2Policy,
+        *,
+        critic: Critic,
+        slow_encoder: Momentum,
+        beside: Beside,
+        generators: Generators,
+        device: torch.device,
+    ) -> None:
+        super().__init__(config, policy, beside, generators, device)
+        self.config, self.n_step = config, config.n_step
+        self.actor, self.critic, self.slow_encoder = policy.actor, critic, slow_encoder
+        self.slow_critic = Momentum(critic, config.momentum)
+        self.slow_embed: Callable[[Tensor], Tensor] = slow_encoder.copy.embed  # type: ignore[assignment]
+        self.modules = {"encoder": self.encoder, "actor": self.actor, "critic": critic}
+        self.modules |= {"slow_encoder": slow_encoder, "slow_critic": self.slow_critic}
+        learned = {"critic": [*self.encoder.parameters(), *critic.parameters()], "actor": self.actor.parameters()}
+        self.optimizers = {
+            name: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+            for name, parameters in learned.items()
+        }
+        self.noise = torch.zeros((), device=device)  # σ of the running update, where the device reads it
+        self.protect()
+
+    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
+        (mean,) = self._policy.outputs(obs)
+        draw = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
+        return (mean + self.config.noise_at(clock.decisions) * draw).clamp(-1, 1)
+
+    def update(self, replay: Replay) -> Metrics:
+        config = self.config
+        self.noise.fill_(config.noise_at(config.warmup_decisions + self.updates / config.updates_per_decision))
+        return super().update(replay)
+
+    def learn(self, drawn: Drawn) -> Learned:
+        batch = drawn.batch
+        with self.watch("replay"):
+            obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
+            beside = (drawn.clip, PolicyBatch(batch.obs, obs))
+        with self.watch("critic"):
+            metrics = self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
+        metrics |= self.learn_beside("after_critic", *beside)
+        with self.watch("actor"):
+            metrics |= self.update_actor(obs)
+        self.slow_encoder.update()
+        self.slow_critic.update()
+        return Learned(metrics | self.learn_beside("last", *beside))
+
+    def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
+        """Towards R + γⁿ·min Q̄(o', a') with a' = μ(o') and clipped noise; the convolutions learn with it."""
+        total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        self.optimizers["critic"].zero_grad()
+        for piece in self.pieces(len(actions)):
+            with torch.no_grad():
+                features = self.encoder.features(next_obs[piece].pixels())
+                next_q = self.slow_critic(self.slow_embed(features), self.noisy(self.actor(features)))
+                target = rewards[piece] + discounts[piece] * next_q.amin(dim=0)
+            q = self.critic(self.encoder(obs[piece].pixels()), actions[piece])  # (2, n)
+            loss = (q - target).square().sum() / len(actions)
+            torch.autograd.backward(loss)
+            total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
+        self.require_finite("critic loss", total)
+        self.optimizers["critic"].step()
+        return {"critic/loss": total, "critic/q": value}
+
+    def update_actor(self, obs: View) -> Metrics:
+        """Towards higher min Q(o, a). What the actor sees carries no gradient."""
+        n, total = len(obs.gain), torch.zeros((), device=self.device)
+        self.optimizers["actor"].zero_grad()
+        for piece in self.pieces(n):
+            with torch.no_grad():
+                features = self.encoder.features(obs[piece].pixels())
+                states = self.encoder.embed(features)
+            loss = -self.critic(states, self.noisy(self.actor(features))).amin(dim=0).sum() / n
+            torch.autograd.backward(loss, inputs=list(self.actor.parameters()))
+            total = total + loss.detach()
+        self.require_finite("actor loss", total)
+        self.optimizers["actor"].step()
+        return {"actor/loss": total, "actor/noise": self.noise.clone()}
+
+    def noisy(self, actions: Tensor) -> Tensor:
+        """Actions with noise of at most `noise_clip`; beyond the edge the gradient still passes."""
+        draw = torch.randn_like(actions)
+        moved = actions + (self.noise * draw).clamp(-self.config.noise_clip, self.config.noise_clip)
+        return moved + (moved.clamp(-EDGE, EDGE) - moved).detach()
+
+
+# ── Configuration ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _encoder() -> ControlEncoderConfig:
+    return ControlEncoderConfig(filters=32, convolution_init="orthogonal", squash=True, centre=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrQv2Config(BesideConfig):
+    """The authors' values for easy tasks; `recipes.dmcontrol` has those of the others."""
+
+    offers: ClassVar[Offers] = Offers(
+        places=("after_critic", "last"), lacks=("q_projection", "target_encoder", "latent_maps")
+    )
+
+    kind: Literal["drqv2"] = "drqv2"
+    encoder: ControlEncoderConfig = field(default_factory=_encoder)
+    hidden: int = 1024
+    augment: AugmentConfig = field(default_factory=lambda: AugmentConfig(crop=None, shift=4, intensity=0.0))
+    warmup_decisions: int = 2000
+    updates_per_decision: int | float = 0.5
+    batch_size: int = 256
+    n_step: int = 3
+    discount: float = 0.99
+    learning_rate: float = 1e-4
+    momentum: float = 0.99  # what the critic's slow copy keeps
+    noise: float = 1.0  # σ at the start
+    final_noise: float = 0.1
+    noise_decisions: int = 100_000  # over which σ falls
+    noise_clip: float = 0.3  # of the noise in updates
+    auxiliary: AuxiliaryConfig = field(
+        default_factory=lambda: AuxiliaryConfig(clips=32, learning_rate=1e-4, schedule="constant")
+    )
+    micro_batch: int | None = None  # observations per piece; None: what suits the device
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("hidden", "updates_per_decision", "batch_size", "n_step", "learning_rate", "noise_clip")
+        self.require_positive("noise_decisions", "micro_batch")
+        self.require_at_least(0, "noise")
+        self.require_at_least(0, "final_noise")
+        if not 0 < self.discount <= 1:
+            raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
+
+    def noise_at(self, decisions: float) -> float:
+        """σ: from its start to its end in a line."""
+        share = min(1.0, decisions / self.noise_decisions)
+        return self.noise + share * (self.final_noise - self.noise)
+
+    def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> DrQv2:
+        if spaces.discrete:
+            raise ValueError(
+                "DrQ-v2 needs continuous actions; this environment takes discrete ones. Use agent kind rainbow."
+            )
+        obs_shape = self.obs_shape(spaces)
+        encoder = self.encoder.build(obs_shape).to(device)
+        actor = Actor(encoder, spaces.action_dim, self.hidden).to(device)
+        critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
+        generators = Generators(seed, device)
+        host = Host(encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, generator=generators.objective)
+        return DrQv2(
+            self,
+            DrQv2Policy(encoder, actor, self.augment.crop),
+            critic=critic,
+            slow_encoder=Momentum(encoder, self.momentum),
+            beside=Beside.of(objective, host, self, device),
+            generators=generators,
+            device=device,
+        )

@@ -1,0 +1,99 @@
+"""Policies for SAC and TD3 in which the critic owns the encoder, and the actor looks through it.
+
+SB3 offers an encoder for each, of which an objective would reach one, or a shared one that the actor trains and the critic does
+not. Pixel agents in the literature do it the other way round: the critic's loss, and the objective's, train the one encoder.
+"""
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import ContinuousCritic
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.sac.policies import SACPolicy
+from stable_baselines3.td3.policies import TD3Policy
+from torch import Tensor
+
+
+class Lent(BaseFeaturesExtractor):
+    """A critic's encoder as its actor sees it: without a gradient, and not among the actor's parameters."""
+
+    def __init__(self, encoder: BaseFeaturesExtractor) -> None:
+        super().__init__(encoder._observation_space, encoder.features_dim)
+        self._lender = (encoder,)  # in a tuple, where torch does not look for parts of a module
+
+    @property
+    def lender(self) -> BaseFeaturesExtractor:
+        return self._lender[0]
+
+    def forward(self, observations: Any) -> Tensor:
+        with torch.no_grad():
+            features: Tensor = self.lender(observations)
+        return features
+
+
+class _Critic(ContinuousCritic):
+    """SB3's, but the encoder's backward pass is left out where its result is thrown away: in the actor's loss."""
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        # In the critic's loss the actions come from the replay. In the actor's they have a gradient, which is all it needs.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not actions.requires_grad):
+            features = self.extract_features(obs, self.features_extractor)
+        inputs = torch.cat([features, actions], dim=1)
+        return tuple(network(inputs) for network in self.q_networks)
+
+
+class _OneEncoder:
+    """What the two policies share, in front of SB3's own class."""
+
+    critic: ContinuousCritic
+    critic_target: ContinuousCritic
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Box, lr_schedule: Schedule, **options: Any
+    ) -> None:
+        if options.get("share_features_extractor"):
+            raise ValueError(
+                "share_features_extractor=True lets the actor train the encoder and not the critic. This policy shares it the "
+                "other way round: leave the option out."
+            )
+        pictures = CombinedExtractor if isinstance(observation_space, spaces.Dict) else NatureCNN
+        options = {"features_extractor_class": pictures, **options}
+        super().__init__(observation_space, action_space, lr_schedule, **options)  # type: ignore[call-arg]
+
+    def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousCritic:
+        policy: Any = self
+        return _Critic(**policy._update_features_extractor(policy.critic_kwargs, features_extractor)).to(policy.device)
+
+    def _build_critics(self) -> None:
+        self.critic, self.critic_target = self.make_critic(), self.make_critic()
+        self.critic_target.load_state_dict(self.critic.state_dict())
+        self.critic_target.set_training_mode(False)
+
+    def _build_optimizers(self, lr_schedule: Schedule) -> None:
+        policy: Any = self
+        for network in (policy.actor, policy.critic):
+            options = {"lr": lr_schedule(1), **policy.optimizer_kwargs}
+            network.optimizer = policy.optimizer_class(network.parameters(), **options)
+
+
+class PixelSACPolicy(_OneEncoder, SACPolicy):
+    """SAC's, with one encoder: the critic trains it, the actor looks through it. For pictures, or a Dict that has some."""
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self._build_critics()
+        self.actor = self.make_actor(Lent(self.critic.features_extractor))
+        self._build_optimizers(lr_schedule)
+
+
+class PixelTD3Policy(_OneEncoder, TD3Policy):
+    """TD3's and DDPG's, with one encoder: the critic trains it, the actor looks through it; so for the slow copies of both."""
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self._build_critics()
+        self.actor = self.make_actor(Lent(self.critic.features_extractor))
+        self.actor_target = self.make_actor(Lent(self.critic_target.features_extractor))
+        self.actor_target.load_state_dict(self.actor.state_dict())
+        self.actor_target.set_training_mode(False)
+        self._build_optimizers(lr_schedule)

@@ -1,0 +1,113 @@
+"""The door for encoders that somebody else made: what would fail at the first update, or learn nothing, is refused here.
+
+host = maskrl.host_for(config, encoder, obs_shape=(4, 84, 84), action_dim=6)
+mlr = maskrl.AuxiliaryStep(config.build(host))
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from maskrl.nn.augment import AugmentConfig, View
+from maskrl.objectives.base import Host, ObjectiveConfig
+
+WORDS = {
+    "policy_batch": "the observations of the critic's own update",
+    "target_encoder": "the slow encoder behind the critic's targets",
+    "q_projection": "the first layers of a Q head",
+}
+
+
+def host_for(
+    config: ObjectiveConfig,
+    encoder: nn.Module,
+    *,
+    obs_shape: tuple[int, int, int],  # (C, H, W) of an observation
+    action_dim: int,
+    generator: torch.Generator | None = None,
+) -> Host:
+    """What the encoder's owner lends to an objective that needs clips and nothing else."""
+    missing = [words for need, words in WORDS.items() if getattr(config.needs, need)]
+    if missing or not config.needs.clip_length:
+        raise ValueError(
+            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, and here there are clips alone. "
+            f"Use one that needs only clips, such as mlr{config.advice(['q_projection']) if missing else ''}."
+        )
+    view = _view(config, obs_shape, next(encoder.parameters()).device)
+    latents = _encoded(encoder, view, obs_shape)
+    if latents.ndim != 2:
+        raise ValueError(
+            f"The encoder makes {tuple(latents.shape)} of 2 observations {obs_shape}: expected (2, d), a latent state for each. "
+            "Flatten its output."
+        )
+    seen = tuple(view.obs.shape[1:])
+    return Host(encoder, latents.shape[1], action_dim, obs_shape=(seen[0], seen[1], seen[2]), generator=generator)
+
+
+def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torch.device) -> View:
+    """Two observations as the objective's augmentation and mask leave them, once it is known that these fit."""
+    draws = torch.Generator(device).manual_seed(0)
+    clip = torch.randint(256, (2, config.needs.clip_length, *obs_shape), generator=draws, device=device).to(torch.uint8)
+    if config.masks is not None:
+        config.masks.build()(clip, draws)  # refuses cubes that are larger than the frame
+    augment = getattr(config, "augment", None)
+    if not isinstance(augment, AugmentConfig):
+        return View(clip[:, 0], torch.ones(2, device=device))
+    if augment.crop is not None and augment.crop == min(obs_shape[1:]) and augment.shift is None:
+        warnings.warn(
+            f"augment.crop={augment.crop} is the whole frame of {obs_shape[1]} × {obs_shape[2]} pixels, so nothing moves. Use "
+            "AugmentConfig(crop=None, shift=4) for random shifts, or larger frames.",
+            stacklevel=3,
+        )
+    built: Callable[[Tensor], View] = augment.build(draws)
+    return built(clip[:, 0])
+
+
+@torch.no_grad()
+def _encoded(encoder: nn.Module, view: View, obs_shape: tuple[int, ...]) -> Tensor:
+    pixels, was_training = view.pixels(), encoder.training
+    encoder.eval()  # a batch norm keeps its statistics
+    try:
+        with _Divisions(pixels.shape) as divisions:
+            latents: Tensor = encoder(pixels)
+    except RuntimeError as error:
+        seen, given = tuple(pixels.shape[1:]), tuple(obs_shape)
+        advice = (
+            "The objective's augment.crop changes their size: use augment=AugmentConfig(crop=None, shift=4), which keeps it."
+            if seen != given
+            else "Build the encoder for this shape."
+        )
+        raise ValueError(
+            f"The encoder does not take observations {seen}, which the objective's augmentation makes of {given}. {advice} "
+            f"(torch: {error})"
+        ) from error
+    finally:
+        encoder.train(was_training)
+    if divisions.found:
+        raise ValueError(
+            "The encoder divides its pixels by 255, but it gets them in [0, 1] already: it would see almost black frames. Take "
+            "the division out of the encoder, and divide where the agent calls it."
+        )
+    return latents
+
+
+class _Divisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether something of the shape of the pixels is divided by 255, or multiplied by 1/255."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shape, self.found = tuple(shape), False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "overloadpacket", func)
+        scale = {torch.ops.aten.div: 255.0, torch.ops.aten.mul: 1 / 255}.get(name)
+        if scale is not None and len(args) == 2 and isinstance(args[0], Tensor) and tuple(args[0].shape) == self.shape:
+            by = args[1]
+            number = by.item() if isinstance(by, Tensor) and by.numel() == 1 else by
+            self.found |= isinstance(number, int | float) and math.isclose(number, scale, rel_tol=1e-5)
+        return func(*args, **(kwargs or {}))
