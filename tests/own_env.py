@@ -24,7 +24,10 @@ class Dot(gym.Env[Any, Any]):
             self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         if layout == "dict":
             self.observation_space = gym.spaces.Dict(
-                view=self.observation_space, speed=gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+                view=self.observation_space,
+                speed=gym.spaces.Box(-2.0, 6.0, (2,), np.float32),
+                score=gym.spaces.Box(-np.inf, np.inf, (), np.float64),
+                mission=gym.spaces.Text(10),
             )
         self.taken: list[Any] = []
 
@@ -57,8 +60,11 @@ class Dot(gym.Env[Any, Any]):
             "CHW": picture.transpose(2, 0, 1),
             "HW": picture[..., 0],
             "vector": np.zeros(2, np.float32),
-            "dict": {"view": picture, "speed": np.zeros(2, np.float32)},
-        }[self.layout]
+            "dict": {
+                "view": picture, "mission": "right", "score": np.float64(self.x * 10),
+                "speed": np.array([self.steps / 10, self.y / 10], np.float32),
+            },
+        }[self.layout]  # fmt: skip
 
 
 def make_env(choices: int = 0, **options: Any) -> gym.Env[Any, Any]:

@@ -50,13 +50,24 @@ def export(
         proof = _proof(out, policy, recipe, episodes, observations)
         write(told | {"proof": proof._asdict()})
     print(f"{title(recipe)}, checkpoint at {policy.clock.frames:,} frames")
-    print_rows({"policy": f"{out}, {size(out.stat().st_size)}", "input": told["input"], **_about(told["actions"])})
+    print_rows(
+        {
+            "policy": f"{out}, {size(out.stat().st_size)}",
+            "input": told["input"],
+            **_beside(told),
+            **_about(told["actions"]),
+        }
+    )
     print_rows({"proof": proof.words})
     if not recipe.env.is_trusted:
         print(
             "\nThe run's environment was not played, as you did not train it on this machine. With its play as the proof:"
         )
         print(f"  {command('export', str(run), out=out, trust=True)}")
+
+
+def _beside(told: dict[str, Any]) -> dict[str, str]:
+    return {"and": told["beside"]} if "beside" in told else {}
 
 
 def _about(actions: dict[str, Any]) -> dict[str, str]:

@@ -126,6 +126,11 @@ def episode_seed(run_seed: int, episode: int) -> int:
     return int(np.random.SeedSequence((run_seed, episode)).generate_state(1)[0])
 
 
+def rows_of(info: dict[str, Any]) -> NDArray[np.float32] | None:
+    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; else None."""
+    return info["vector"][None] if "vector" in info else None
+
+
 def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
     """What is true behind the pixels now, by name; None if the environment does not tell.
 

@@ -24,6 +24,7 @@ from maskrl.envs import consent
 from maskrl.envs.actions import Actions
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun
 from maskrl.envs.pixels import Picture, as_channels_last, channels_last
+from maskrl.envs.vectors import Numbers, Vector
 from maskrl.files import RunError
 
 Factory = Callable[..., gym.Env[Any, Any]]
@@ -72,6 +73,9 @@ class Gym(EnvConfig):
     colour: Literal["rgb", "grey"] = "rgb"
     pixels: Literal["observation", "render"] = "observation"  # render: what render() draws, for observations of vectors
     image: str | None = None  # the key of the picture in a Dict observation; None: its only one
+    vectors: tuple[str, ...] | None = (
+        "all",
+    )  # keys of a Dict observation whose numbers go beside the picture; None: none
     max_of_two: bool = False  # at every pixel the brighter of a decision's last two pictures, as on Atari
     time_limit: int = 27_000  # steps of an episode at most, besides the environment's own limit
     reward_scale: float = 1.0  # in training
@@ -236,6 +240,8 @@ class Outside:
 
     picture: Picture
     actions: Actions
+    vector: Vector | None = None  # numbers beside the picture
+    image: str | None = None  # the key of the picture, where an observation is a Dict
 
     def as_plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -245,8 +251,12 @@ class Outside:
         def fixed(value: Any) -> Any:
             return tuple(value) if isinstance(value, list) else value
 
-        actions = {name: fixed(value) for name, value in plain["actions"].items()}
-        return cls(Picture(**plain["picture"]), Actions(**actions))
+        actions, vector = (
+            {name: fixed(value) for name, value in (plain.get(part) or {}).items()} for part in ("actions", "vector")
+        )
+        return cls(
+            Picture(**plain["picture"]), Actions(**actions), Vector(**vector) if vector else None, plain.get("image")
+        )
 
 
 class GymEnv(gym.Env[Frame, Any]):
@@ -260,12 +270,16 @@ class GymEnv(gym.Env[Frame, Any]):
         try:
             self._key, shape = self._look()
             picture = Picture(*shape, config.size, config.colour == "grey")
-            self.outside = Outside(picture, Actions.of(self._env.action_space, config.action_limit))
+            named = None if config.pixels == "render" and config.vectors == ("all",) else config.vectors
+            vector = Vector.of(self._env.observation_space, self._key, named)
+            actions = Actions.of(self._env.action_space, config.action_limit)
+            self.outside = Outside(picture, actions, vector, self._key)
         except ValueError as error:
             self._env.close()
             raise EnvironmentRefusedError(f"{config.task}: {error}") from None
         self._picture, self._shape = picture, shape
         self._newest: Frame = np.zeros(shape, np.uint8)
+        self._numbers: Numbers | None = None  # of now, as the environment has them
         self._steps_left = 0
         self._first_seed: int | None = seed  # an environment may draw before its first reset with a seed
         self.observation_space = image_space(*picture.frame_shape)
@@ -273,6 +287,7 @@ class GymEnv(gym.Env[Frame, Any]):
         fps = self._env.metadata.get("render_fps") or FPS
         self.metadata = {
             "render_modes": ["rgb_array"], "render_fps": fps / config.action_repeat, "outside": self.outside.as_plain(),
+            "vector": 0 if vector is None else len(vector),
         }  # fmt: skip
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
@@ -285,7 +300,7 @@ class GymEnv(gym.Env[Frame, Any]):
             )
         self._steps_left = self._config.time_limit
         self._newest = self._shown(answer[0])
-        return self._picture.frame(self._newest), {"frames": 0}
+        return self._picture.frame(self._newest), {"frames": 0, **self._beside(answer[0])}
 
     def step(self, action: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
         """Hold an agent's action for a decision, and add up the rewards."""
@@ -316,11 +331,24 @@ class GymEnv(gym.Env[Frame, Any]):
         self._steps_left = 0 if terminated or truncated else self._steps_left - steps
         truncated = bool(truncated) or (self._steps_left == 0 and not terminated)
         reward = self._worth(total) if self._training else total
-        return self._picture.frame(self._newest), reward, bool(terminated), truncated, {"frames": steps, "score": total}
+        info = {"frames": steps, "score": total, **self._beside(obs)}
+        return self._picture.frame(self._newest), reward, bool(terminated), truncated, info
 
     def raw(self) -> Frame:
         """The newest picture before it was resized, uint8 (height, width, channels)."""
         return self._newest
+
+    def raw_vector(self) -> Numbers | None:
+        """The newest numbers beside the picture, as the environment has them, (V,)."""
+        return self._numbers
+
+    def _beside(self, obs: Any) -> dict[str, Numbers]:
+        """The numbers beside the picture, as the network takes them."""
+        vector = self.outside.vector
+        if vector is None:
+            return {}
+        self._numbers = vector.raw(obs)
+        return {"vector": vector.scaled(self._numbers)}
 
     def render(self) -> Frame:
         """A picture for a video: uint8 (H, W, 3)."""

@@ -55,6 +55,7 @@ class Sample:
     grown: float | None = None  # bytes of memory per step
     differs: str | None = None  # what was not the same the second time
     printed: int = 0  # characters to standard output
+    beside: str | None = None  # the numbers beside a picture, in words
     low: int = 255  # of all pixels of frames
     high: int = 0
     pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # as the environment shows them, (H, W, C)
@@ -133,6 +134,7 @@ def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -
     with redirect_stdout(counter), closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         inner = getattr(env.unwrapped, "_env", env)
         sample = Sample(str(inner.observation_space), str(inner.action_space))
+        sample.beside = _numbers(env.metadata.get("outside") or {})
         memory, begun = None, time.perf_counter()
         sums = []
         for place, (checksum, obs) in enumerate(_decisions(env, recipe, decisions, sample)):
@@ -163,7 +165,9 @@ def _decisions(env: Any, recipe: Recipe, decisions: int, sample: Sample | None =
         if sample is not None:
             sample.rewards.append(float(reward))
             sample.steps += int(info.get("frames", 1))
-        yield crc32(np.float64(reward).tobytes(), crc32(np.ascontiguousarray(obs).data)), obs
+        seen = crc32(np.ascontiguousarray(obs).data)
+        seen = crc32(info["vector"].tobytes(), seen) if "vector" in info else seen
+        yield crc32(np.float64(reward).tobytes(), seen), obs
         if terminated or truncated:
             if sample is not None:
                 sample.lengths.append(length)
@@ -176,6 +180,15 @@ def _difference(env: Any, recipe: Recipe, sums: Sequence[int], when: str) -> str
     again = [checksum for checksum, _ in _decisions(env, recipe, min(REPEATED, len(sums)))]
     places = [place for place, (one, other) in enumerate(zip(sums, again, strict=False), start=1) if one != other]
     return f"decision {places[0]} differs {when}" if places else None
+
+
+def _numbers(outside: dict[str, Any]) -> str | None:
+    """The numbers beside a picture, in words."""
+    vector = outside.get("vector")
+    if vector is None:
+        return None
+    free = sum(low is None for low in vector["low"])
+    return f"{', '.join(vector['keys'])}: {count(len(vector['low']), 'number')}, {free} without bounds"
 
 
 def _kept(recipe: Recipe) -> int:
@@ -213,6 +226,7 @@ def findings(recipe: Recipe, sample: Sample) -> list[Finding]:
     agent = f"{sample.action_space} → {'Rainbow' if recipe.agent.kind == 'rainbow' else 'SAC'}"
     return [
         Finding("pictures", frames),
+        *([] if sample.beside is None else [Finding("beside them", f"{sample.beside} → actor and critic")]),
         _range(sample),
         _change(sample),
         Finding("actions", agent),

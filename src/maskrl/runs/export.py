@@ -33,16 +33,23 @@ from maskrl.runs.policy import Policy
 from maskrl.words import count
 
 KEY = "maskrl.json"  # of what is stored beside the network
-INPUT, OUTPUT = "pictures", "action"
+INPUT, BESIDE, OUTPUT = "pictures", "vectors", "action"
 ENDINGS = (".onnx", ".pt2")
 
 Pictures = NDArray[np.uint8]  # (N, frame_stack, height, width, channels), the oldest first
-Play = Callable[[Pictures], NDArray[Any]]  # the environment's own actions, one for each of N
+Play = Callable[
+    ..., NDArray[Any]
+]  # pictures, and numbers (N, V) if it takes some → the environment's own actions, one for each
 
 
 class Exported(nn.Module):
-    """(N, frame_stack, height, width, channels) uint8, the oldest picture first → N of the environment's own actions."""
+    """(N, frame_stack, height, width, channels) uint8, the oldest picture first, and (N, V) float32 of the newest where there are
+    numbers beside it → N of the environment's own actions.
+    """
 
+    bounded: Tensor
+    centre: Tensor
+    extent: Tensor
     grey: Tensor
     rows: Tensor
     columns: Tensor
@@ -62,7 +69,9 @@ class Exported(nn.Module):
                     setattr(module, name, nn.Sequential(*inner))
         rows, columns = (area_weights(side, self.picture.size) for side in (self.picture.height, self.picture.width))
         low, high = (np.array(side, np.float32) for side in (self.actions.low, self.actions.high))
+        scales = () if outside.vector is None else outside.vector.scales
         for name, array in {
+            **dict(zip(("bounded", "centre", "extent"), scales, strict=False)),
             "grey": GREY, "rows": rows, "columns": columns.T.copy(),
             "low": low, "high": high, "middle": (low + high) / 2, "reach": (high - low) / 2,
         }.items():  # fmt: skip
@@ -81,8 +90,14 @@ class Exported(nn.Module):
         channels, size, _ = picture.frame_shape
         return values.reshape(-1, self.stack * channels, size, size)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        chosen: Tensor = self.network(self.frames(pictures))
+    def numbers(self, vectors: Tensor) -> Tensor:
+        """(N, V) → what `Vector.scaled` makes of them."""
+        within = ((vectors - self.centre) / self.extent).clamp(-1, 1)
+        return torch.where(self.bounded, within, vectors.sign() * vectors.abs().log1p())
+
+    def forward(self, pictures: Tensor, vectors: Tensor | None = None) -> Tensor:
+        beside = None if vectors is None else self.numbers(vectors)
+        chosen: Tensor = self.network(self.frames(pictures), beside)
         actions = self.actions
         if actions.kind == "box":
             within = torch.clamp(self.middle + self.reach * chosen, self.low, self.high)
@@ -115,10 +130,15 @@ def about(policy: Policy, recipe: Recipe) -> dict[str, Any]:
     outside = outside_of(policy)
     picture = outside.picture
     shape = f"(batch, {policy.frame_stack}, {picture.height}, {picture.width}, {picture.channels})"
+    vector = outside.vector
+    beside = {} if vector is None else {
+        "beside": f"{BESIDE}: float32 (batch, {len(vector)}), {', '.join(vector.keys)} of the newest observation"
+    }  # fmt: skip
     return {
         "maskrl": __version__,
         "input": f"{INPUT}: uint8 {shape}, the oldest picture first; at the start of an "
         + ("episode its first picture again" if policy.pad == "repeat" else "episode black pictures before its first"),
+        **beside,
         "output": f"{OUTPUT}: the environment's own action",
         "frame_stack": policy.frame_stack,
         "pad": policy.pad,
@@ -132,11 +152,13 @@ def about(policy: Policy, recipe: Recipe) -> dict[str, Any]:
 
 def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
     """Convert the policy to the format that the path's ending names. What is returned writes the file, with what it is told."""
-    module, picture = Exported(policy).eval(), outside_of(policy).picture
-    shape = (2, policy.frame_stack, picture.height, picture.width, picture.channels)
-    example, batch = torch.zeros(shape, dtype=torch.uint8), {INPUT: {0: torch.export.Dim("batch")}}
+    module, outside = Exported(policy).eval(), outside_of(policy)
+    examples = tuple(torch.from_numpy(part) for part in _noise(policy, 2))
+    batch = torch.export.Dim("batch")
+    names = (INPUT,) if outside.vector is None else (INPUT, BESIDE)
     with torch.no_grad(), _quiet():
-        store = (_as_pt2 if path.suffix == ".pt2" else _as_onnx)(module, example, batch)
+        convert = _as_pt2 if path.suffix == ".pt2" else _as_onnx
+        store = convert(module, examples, {name: {0: batch} for name in names})
 
     def write(told: dict[str, Any]) -> None:
         aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # the whole file or nothing
@@ -153,16 +175,31 @@ def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
 Store = Callable[[Path, str], None]
 
 
-def _as_pt2(module: nn.Module, example: Tensor, batch: dict[str, Any]) -> Store:
-    program = torch.export.export(module, (example,), dynamic_shapes=batch)
+def _noise(policy: Policy, count: int, seed: int = 0) -> tuple[NDArray[Any], ...]:
+    """Random pictures, and numbers beside them if the policy takes some."""
+    outside, generator = outside_of(policy), np.random.default_rng(seed)
+    picture, vector = outside.picture, outside.vector
+    shape = (count, policy.frame_stack, picture.height, picture.width, picture.channels)
+    pictures = generator.integers(256, size=shape, dtype=np.uint8)
+    return (pictures,) if vector is None else (pictures, generator.normal(size=(count, len(vector))).astype(np.float32))
+
+
+def _as_pt2(module: nn.Module, examples: tuple[Tensor, ...], batch: dict[str, Any]) -> Store:
+    program = torch.export.export(module, examples, dynamic_shapes=batch)
     return lambda path, told: torch.export.save(program, path, extra_files={KEY: told})
 
 
-def _as_onnx(module: nn.Module, example: Tensor, batch: dict[str, Any]) -> Store:
+def _as_onnx(module: nn.Module, examples: tuple[Tensor, ...], batch: dict[str, Any]) -> Store:
     import onnx
 
     program = torch.onnx.export(
-        module, (example,), dynamo=True, dynamic_shapes=batch, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+        module,
+        examples,
+        dynamo=True,
+        dynamic_shapes=batch,
+        input_names=list(batch),
+        output_names=[OUTPUT],
+        verbose=False,
     )
     assert program is not None
     model = program.model_proto
@@ -203,9 +240,9 @@ def player(path: Path) -> Play:
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
 
-        def by_torch(pictures: Pictures) -> NDArray[Any]:
+        def by_torch(*inputs: NDArray[Any]) -> NDArray[Any]:
             with torch.no_grad():
-                actions: NDArray[Any] = module(torch.from_numpy(pictures)).numpy()
+                actions: NDArray[Any] = module(*(torch.from_numpy(part) for part in inputs)).numpy()
             return actions
 
         return by_torch
@@ -214,7 +251,7 @@ def player(path: Path) -> Play:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda pictures: np.asarray(session.run(None, {INPUT: pictures})[0])
+    return lambda *inputs: np.asarray(session.run(None, dict(zip((INPUT, BESIDE), inputs, strict=False)))[0])
 
 
 # ── The proof ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,11 +283,15 @@ def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, epis
     differences: list[float] = []
     recent = Recent(policy.frame_stack, policy.pad)
 
-    def by_policy(picture: Pictures) -> Any:
-        action, pictures = policy.act(picture), recent.push(picture)
+    def by_policy(picture: Pictures, *beside: NDArray[np.float32]) -> Any:
+        action, pictures = policy.act(picture, *beside), recent.push(picture)
         if len(differences) < observations:
-            differences.append(float(np.abs(np.asarray(play(pictures)[0], np.float64) - action).max()))
+            other = play(pictures, *(row[None] for row in beside))[0]
+            differences.append(float(np.abs(np.asarray(other, np.float64) - action).max()))
         return action
+
+    def by_file(picture: Pictures, *beside: NDArray[np.float32]) -> Any:
+        return play(recent.push(picture), *(row[None] for row in beside))[0]
 
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         mine, number = [], 0
@@ -262,7 +303,7 @@ def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, epis
         theirs = []
         for number in range(episodes):
             recent.reset()
-            theirs.append(_return_of(env, lambda picture: play(recent.push(picture))[0], episode_seed(seed, number)))
+            theirs.append(_return_of(env, by_file, episode_seed(seed, number)))
     different = None if outside_of(policy).actions.kind == "box" else sum(map(bool, differences))
     return Proof(
         "observations of its own play",
@@ -276,15 +317,13 @@ def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, epis
 
 def prove_on_noise(play: Play, policy: Policy, *, observations: int) -> Proof:
     """Compare on random pictures, where no environment may be played."""
-    outside, generator = outside_of(policy), np.random.default_rng(0)
-    picture, module, differences = outside.picture, Exported(policy).eval(), []
-    shape = (1, policy.frame_stack, picture.height, picture.width, picture.channels)
-    for _ in range(observations):
-        noise = generator.integers(256, size=shape, dtype=np.uint8)
+    module, differences = Exported(policy).eval(), []
+    for number in range(observations):
+        noise = _noise(policy, 1, number)
         with torch.no_grad():
-            expected = module(torch.from_numpy(noise)).numpy()
-        differences.append(float(np.abs(np.asarray(play(noise), np.float64) - expected).max()))
-    different = None if outside.actions.kind == "box" else sum(map(bool, differences))
+            expected = module(*(torch.from_numpy(part) for part in noise)).numpy()
+        differences.append(float(np.abs(np.asarray(play(*noise), np.float64) - expected).max()))
+    different = None if outside_of(policy).actions.kind == "box" else sum(map(bool, differences))
     return Proof("random pictures", observations, max(differences), different)
 
 
@@ -305,14 +344,16 @@ class Recent:
         return np.stack(self._pictures)[None]
 
 
-def _return_of(env: Any, act: Callable[[Pictures], Any], seed: int) -> float:
+def _return_of(env: Any, act: Callable[..., Any], seed: int) -> float:
     """Of an episode that is played by pictures, in the environment's own actions."""
     obs, _ = env.reset(seed=seed, options={"restart": True})
     raw, step = getattr(env.unwrapped, "raw", None), getattr(env.unwrapped, "step_outside", env.step)
+    beside = getattr(env.unwrapped, "raw_vector", lambda: None)
     channels = env.unwrapped.observation_space.shape[0]
     total, ended = 0.0, False
     while not ended:
         picture = obs[-channels:].transpose(1, 2, 0) if raw is None else raw()
-        obs, reward, terminated, truncated, _ = step(act(picture))
+        numbers = beside()
+        obs, reward, terminated, truncated, _ = step(act(picture, *([] if numbers is None else [numbers])))
         total, ended = total + float(reward), terminated or truncated
     return total

@@ -63,7 +63,7 @@ def _loop(state: State, stop: Stop) -> None:
             action = state.spaces.random_action(state.explorer)
         else:
             with agent.watch("actor"):
-                action = agent.act(obs[None], explore=True, clock=now)[0]
+                action = agent.act(obs[None], world.rows, explore=True, clock=now)[0]
         world.step_async(action)  # the released code, too, chooses an action, updates, and then steps
         for _ in range(due):
             state.update()

@@ -29,7 +29,7 @@ def images(
             episode = Episode(env, number, seed)
             while not episode.ended:
                 yield beside(env.render(), seen(policy, episode.obs)), fps
-                episode.step(policy.network.act(episode.obs[None])[0], recipe.evaluation.epsilon)
+                episode.step(episode.chosen_by(policy.network.act), recipe.evaluation.epsilon)
             returns.append(episode.total)
 
 

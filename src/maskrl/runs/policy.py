@@ -1,6 +1,7 @@
 """A trained policy, read from a run: frames in, actions out. Needs no simulator and no replay."""
 
 import warnings
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ class Policy:
 
     Frames are uint8, as the run's environment makes them before it stacks them: `frame_shape` is (c, H, W). A policy of a Gymnasium
     environment also takes that environment's own pictures, of any layout, and makes frames of them itself; its actions are in the
-    environment's own range. Batches are for environments side by side; their number stays the same until the next reset.
+    environment's own range. Where its observations are a Dict, they are taken whole; or numbers beside a picture are a second
+    argument, `act(picture, vector)`. Batches are for environments side by side; their number stays the same until the next reset.
     """
 
     def __init__(
@@ -52,14 +54,16 @@ class Policy:
         """Forget the frames seen so far."""
         self._stack = None
 
-    def act(self, frame: Any) -> Any:
+    def act(self, frame: Any, vector: Any = None) -> Any:
         """The action after this frame: a vector in [-1, 1], or the number of a discrete action; for a batch, one for each.
 
         Of a Gymnasium environment: an action of its own action space.
         """
-        frames, is_batch = self._frames(frame)
+        observed = frame if isinstance(frame, Mapping) else None
+        frames, is_batch = self._frames(frame if observed is None else self._picture_of(observed))
+        beside = self._beside(vector if observed is None else observed, len(frames))
         self._stack = self._pushed(self._stack, frames)
-        actions = self.network.act(self._stack)
+        actions = self.network.act(self._stack, beside)
         actions = actions if is_batch else actions[0]
         return actions if self.outside is None else self.outside.actions.outward(actions)
 
@@ -75,6 +79,28 @@ class Policy:
             given = np.concatenate(stacks)
         states: NDArray[np.float32] = self.network.encode(self.network.on_device(given)).cpu().numpy()
         return states
+
+    def _picture_of(self, observed: Mapping[str, Any]) -> Any:
+        key = None if self.outside is None else self.outside.image
+        if key is None or key not in observed:
+            raise ValueError(
+                f"Got a Dict of {', '.join(observed)}; expected {'a frame' if key is None else key + ' in it'}."
+            )
+        return observed[key]
+
+    def _beside(self, given: Any, count: int) -> NDArray[np.float32] | None:
+        """The numbers beside the frames as the network takes them, (N, V); None if there are none."""
+        vector = None if self.outside is None else self.outside.vector
+        if vector is None:
+            return None
+        if given is None:
+            raise ValueError(
+                f"This policy takes {len(vector)} numbers beside a picture ({', '.join(vector.keys)}). Pass the environment's "
+                "whole observation, or act(picture, vector)."
+            )
+        if isinstance(given, Mapping):
+            return vector.scaled(vector.rows(given, count))
+        return vector.scaled(vector.checked(np.asarray(given, np.float32).reshape(count, -1)))
 
     def _pushed(self, stack: Frames | None, frames: Frames) -> Frames:
         """The stack (N, C, H, W) with the newest frames (N, c, H, W) at its end."""
