@@ -134,8 +134,7 @@ class Replay:
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim, discrete, vector_dim))
         self._frames = allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
-        # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
-        # what was written there last.
+        # The check sum of the frame in each slot, 0 for none. After a crash it tells which frames are still as they were written.
         self._stamps = allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
