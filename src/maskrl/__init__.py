@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from maskrl.replay.clips import ClipStore
     from maskrl.runs.loggers import Logger
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported when first asked for: `maskrl --help` must not wait for torch.
 _HOMES = {

@@ -111,7 +111,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
         elif any(line.startswith(f"{path}=") for line in dmcontrol.OURS.get(task, ())):
-            ours = f"ours: the paper does not have {task}; chosen by runs (docs/training.md)"
+            ours = f"ours: the paper does not have {task}; chosen by runs (docs/profiles.md)"
         elif path in BY_TASK and not is_own and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)
