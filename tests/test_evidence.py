@@ -57,6 +57,13 @@ def test_the_sentence_says_the_difference_and_the_cost(study: Path):
     assert told.endswith("It takes 1.50 times the Baseline's processor time.")
 
 
+def test_one_method_alone_says_nothing(study: Path):
+    lines = (study / "scores.csv").read_text().splitlines()
+    (study / "scores.csv").write_text("\n".join(line for line in lines if not line.startswith("baseline")))
+    assert evidence.table(study, 100_000) == evidence.sentence(study, 100_000) == evidence.NOTHING
+    assert "| reacher-easy | Baseline | – | – | – | – |" in evidence.seeds(study, 100_000)
+
+
 def test_few_seeds_get_no_interval(study: Path):
     lines = (study / "scores.csv").read_text().splitlines()
     kept = [line for line in lines if line.split(",")[2] not in ("13", "14")]

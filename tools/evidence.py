@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/evidence.md")
 BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 METHODS = ("mlr", "baseline")
+NOTHING = "No task has runs of both methods yet."
 NAMES = {"mlr": "MLR", "baseline": "Baseline"}
 
 
@@ -41,6 +42,8 @@ def verdicts(study: Path, at: int) -> Verdicts:
 def table(study: Path, at: int) -> str:
     """A row for every task, and one for their mean."""
     found = verdicts(study, at)
+    if not found.tasks:
+        return NOTHING
     lines = ["| task | runs of each | MLR | Baseline | difference | 95 % interval | p | verdict | processor time |"]
     lines += ["|:---|---:|---:|---:|---:|---:|---:|:---|---:|"]
     for verdict in (*found.tasks, *found.overall):
@@ -75,6 +78,8 @@ def seeds(study: Path, at: int) -> str:
 def sentence(study: Path, at: int) -> str:
     """The answer, of the mean over the tasks."""
     found = verdicts(study, at)
+    if not found.tasks:
+        return NOTHING
     verdict = found.overall[0] if found.overall else found.tasks[0]
     tasks = [one.task for one in found.tasks]
     where = _listed([_short(task) for task in tasks])
