@@ -26,7 +26,7 @@ from maskrl.analysis.verdict import Verdict, Verdicts, versus
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/evidence.md")
-BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 METHODS = ("mlr", "baseline")
 NOTHING = "No task has runs of both methods yet."
 NAMES = {"mlr": "MLR", "baseline": "Baseline"}
@@ -204,7 +204,7 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, study, at = match["words"].split()
-        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, int(at))}\n{match[3]}"
+        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, int(at))}\n\n{match[3]}"
 
     return BLOCK.sub(fill, page)
 
