@@ -159,8 +159,8 @@ def recipes_page() -> str:
         "The paper's scores after 100,000 frames (DMControl) or 100,000 decisions (Atari).",
         "",
         table(("recipe", "paper: MLR", "paper: Baseline"), _names(recipes)),
-        "Every other task of the DeepMind Control Suite and every other one-player game of the Arcade Learning Environment is known "
-        "by its name, too.",
+        "Every other task of the DeepMind Control Suite and every other one-player game of the Arcade Learning Environment is "
+        "known by its name, too.",
         "",
         "## Methods",
         "",
