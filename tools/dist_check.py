@@ -1,7 +1,7 @@
 """Install what `make dist` built into an empty environment and use it: `python tools/dist_check.py DIST`.
 
-The environment gets the built file and its dependencies at the tested versions, nothing of the clone. It imports maskrl from outside the
-clone, lists the recipes, and trains a toy for some updates.
+The environment gets the built file and its dependencies at the tested versions, nothing of the clone. There, outside the clone, it
+lists the recipes, trains a toy for some updates and evaluates it.
 """
 
 import subprocess
@@ -11,7 +11,13 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SHORT = ("budget.frames=120", "agent.warmup_decisions=60", "evaluation.every=60", "evaluation.episodes=1", "agent.batch_size=8")
+SHORT = (
+    "budget.frames=120",
+    "agent.warmup_decisions=60",
+    "evaluation.every=60",
+    "evaluation.episodes=1",
+    "agent.batch_size=8",
+)
 COMMANDS = (
     ("--version",),
     ("recipes", "list"),

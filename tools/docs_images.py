@@ -1,7 +1,7 @@
 """Make the pictures of docs/images from the program: `python tools/docs_images.py`. Needs Chromium for the screenshot.
 
-    masks.png           a clip of cartpole-swingup, and what each masking strategy leaves of it
-    mask-explorer.png   the page that `maskrl masks dmcontrol/cartpole-swingup --profile paper` writes
+masks.png           a clip of cartpole-swingup, and what each masking strategy leaves of it
+mask-explorer.png   the page that `maskrl masks dmcontrol/cartpole-swingup --profile paper` writes
 """
 
 import subprocess
@@ -63,7 +63,9 @@ def explorer() -> None:
         page.locator("#step").fill("6")
         page.screenshot(path=IMAGES / "mask-explorer.png")
         browser.close()
-    Image.open(IMAGES / "mask-explorer.png").convert("RGB").quantize(128).save(IMAGES / "mask-explorer.png", optimize=True)
+    Image.open(IMAGES / "mask-explorer.png").convert("RGB").quantize(128).save(
+        IMAGES / "mask-explorer.png", optimize=True
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """A hook of MkDocs: adds the pages that are made from the program, and the project's own files, when the site is built.
 
-    reference-cli.md            every command, from its help
-    reference-recipes.md        the recipes with the paper's scores, the methods, and the source of every value
-    reference-fields.md         every field of a recipe with its type, default and comment
-    reference-exit-codes.md     from maskrl.cli.exit_codes
-    contributing.md, …          CONTRIBUTING.md, CHANGELOG.md and SECURITY.md with their links turned
+reference-cli.md            every command, from its help
+reference-recipes.md        the recipes with the paper's scores, the methods, and the source of every value
+reference-fields.md         every field of a recipe with its type, default and comment
+reference-exit-codes.md     from maskrl.cli.exit_codes
+contributing.md, …          CONTRIBUTING.md, CHANGELOG.md and SECURITY.md with their links turned
 """
 
 import ast
@@ -75,7 +75,9 @@ def cli_page() -> str:
     top = typer.main.get_command(app)
     commands = list(_commands(top, "maskrl"))
     head = ["# Command line", "", "Made from the program: `maskrl COMMAND --help` prints the same.", ""]
-    index = [table(("command", "what it does"), ((f"[`{path}`](#{_anchor(path)})", _first(one)) for path, one in commands))]
+    index = [
+        table(("command", "what it does"), ((f"[`{path}`](#{_anchor(path)})", _first(one)) for path, one in commands))
+    ]
     return "\n".join([*head, *index, *(_command(path, one) for path, one in commands)])
 
 
@@ -149,16 +151,16 @@ def recipes_page() -> str:
     parts = [
         "# Recipes and their sources",
         "",
-        "Made from the program. `maskrl recipes list`, `maskrl recipes list methods` and `maskrl recipes show RECIPE --why` print the same, "
-        "for every recipe, profile and method. [Fidelity](fidelity.md) has the reasons behind every disagreement.",
+        "Made from the program. `maskrl recipes list`, `maskrl recipes list methods` and `maskrl recipes show RECIPE --why` print "
+        "the same, for every recipe, profile and method. [Fidelity](fidelity.md) has the reasons behind every disagreement.",
         "",
         "## Names",
         "",
         "The paper's scores after 100,000 frames (DMControl) or 100,000 decisions (Atari).",
         "",
         table(("recipe", "paper: MLR", "paper: Baseline"), _names(recipes)),
-        "Every other task of the DeepMind Control Suite and every other one-player game of the Arcade Learning Environment is known by its "
-        "name, too.",
+        "Every other task of the DeepMind Control Suite and every other one-player game of the Arcade Learning Environment is "
+        "known by its name, too.",
         "",
         "## Methods",
         "",
@@ -205,8 +207,8 @@ def fields_page() -> str:
     parts = [
         "# Recipe fields",
         "",
-        "Made from the sources. Every field can be set by its path after a recipe's name, such as `objective.mask.ratio=0.3`. The default is "
-        "the class's; `maskrl recipes show RECIPE --why` prints what a recipe has, and why.",
+        "Made from the sources. Every field can be set by its path after a recipe's name, such as `objective.mask.ratio=0.3`. The "
+        "default is the class's; `maskrl recipes show RECIPE --why` prints what a recipe has, and why.",
         "",
         *_fields_of("A recipe", "", schema.Recipe),
         *_fields_of("Budget", "budget", schema.Budget),
