@@ -16,6 +16,7 @@ import typer
 
 from maskrl import __version__
 from maskrl.cli import bench, doctor, licences, pictures, plan, recipes, report, representation, results, sweep, train
+from maskrl.cli.help import App
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
 
@@ -65,10 +66,20 @@ def options(
     pass
 
 
-app = typer.Typer(
-    help="Sample-efficient reinforcement learning from pixels by Mask-based Latent Reconstruction (MLR).",
+HELP = """Sample-efficient reinforcement learning from pixels, with Mask-based Latent Reconstruction (MLR).
+
+`maskrl COMMAND --help` explains a command.
+
+$ maskrl doctor
+$ maskrl train first --video
+$ maskrl recipes list
+$ maskrl --install-completion
+"""
+
+app = App(
+    help=HELP,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -24,7 +24,11 @@ def doctor(
     run_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are to live.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: versions, OpenGL, games, torch, memory, disk. Exit code 2 if `train` would not work."""
+    """Check whether this machine can train, and say what to fix. Exit code 2 if it cannot.
+
+    $ maskrl doctor
+    $ maskrl doctor --json
+    """
     from rich.console import Console
 
     from maskrl.doctor import examine, verdict, works

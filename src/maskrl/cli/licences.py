@@ -10,7 +10,11 @@ from maskrl.cli.words import AsJson, console, table
 
 
 def licences(as_json: AsJson = False) -> None:
-    """List the licences of maskrl and of every installed package that it depends on, directly or not."""
+    """List the licences of maskrl and of the packages it depends on.
+
+    $ maskrl licences
+    $ maskrl licences --json
+    """
     rows = [(one.metadata["Name"], one.version, licence_of(one)) for one in dependencies()]
     if as_json:
         print(json.dumps([dict(zip(("name", "version", "licence"), row, strict=True)) for row in rows], indent=2))

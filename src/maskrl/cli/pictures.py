@@ -1,5 +1,6 @@
 """`maskrl masks`: a page that shows what MLR hides."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,11 +23,11 @@ ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube
 
 def masks(
     source: Annotated[
-        str, typer.Argument(metavar="[RECIPE|RUN]", help="A recipe, such as atari/pong, or the directory of a run.")
+        str, typer.Argument(metavar="RECIPE|RUN", help="A recipe, such as atari/pong, or the directory of a run.")
     ] = "dmcontrol/cartpole-swingup",
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3; of a run, only of its objective."),
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as seed=3; of a run, only of its objective."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page: one file.")] = Path("masks.html"),
     film: Annotated[
@@ -40,7 +41,12 @@ def masks(
     profile: ProfileOption = "auto",
     force: Force = False,
 ) -> None:
-    """Make a page that shows what MLR hides of a real clip: cube, spatial and temporal masks of any ratio and size."""
+    """Make a page that shows what MLR masks in a real clip. The page varies strategy, ratio and size.
+
+    $ maskrl masks atari/pong
+    $ maskrl masks dmcontrol/cheetah-run objective.mask.ratio=0.3 --out cheetah.html
+    $ maskrl masks RUN --film replay
+    """
     from maskrl.outputs import MASKS, OutputError, require_output
     from maskrl.recipes.overrides import with_overrides
     from maskrl.replay.buffer import NothingToDrawError
@@ -64,7 +70,8 @@ def masks(
         else:
             recipe, note = _with_masks(Asked(source, words, profile).recipe())
             kept = [word for word in words if word.partition("=")[0].strip() not in ON_SHOW]
-            command = Asked(source, kept, profile).command()
+            # The page may be opened on another machine, so its command has no path.
+            command = shlex.join(["maskrl", "train", *Asked(source, kept, profile).words()])
     configure_process(recipe)
     # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these are written for whoever typed the command.
     with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):

@@ -29,7 +29,11 @@ def plan(
     quick: Annotated[bool, typer.Option("--quick", help="Measure for seconds instead of a minute. Rough.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a sweep or a run will cost, and what its scores will be able to tell. Measures this machine for about a minute."""
+    """Forecast cost and statistical power of a sweep or a run. Measures this machine for about a minute.
+
+    $ maskrl plan dmcontrol-100k --seeds 5
+    $ maskrl plan dmcontrol/cheetah-run objective.mask.ratio=0.1,0.5 --quick
+    """
     from maskrl.studies.jobs import expand
     from maskrl.studies.plan import make_plan
 

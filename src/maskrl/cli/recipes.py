@@ -5,9 +5,16 @@ from typing import Annotated, Literal
 import typer
 
 from maskrl.cli import words
+from maskrl.cli.help import App
 from maskrl.cli.words import console, table
 
-app = typer.Typer(help="The recipes: list them, or show one with every value of it.", no_args_is_help=False)
+HELP = """List the recipes, or show one with all its values.
+
+$ maskrl recipes list
+$ maskrl recipes show dmcontrol/cheetah-run --why
+"""
+
+app = App(help=HELP, no_args_is_help=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -20,10 +27,15 @@ def recipes(context: typer.Context) -> None:
 def list_recipes(
     what: Annotated[
         Literal["methods", "ablations"] | None,
-        typer.Argument(help="The methods, or the rows of the paper's ablations."),
+        typer.Argument(metavar="methods|ablations", help="The methods, or the rows of the paper's ablations."),
     ] = None,
 ) -> None:
-    """List the recipes with what the paper reports, the methods, or the paper's ablations."""
+    """List recipes with the paper's scores, methods, or ablations.
+
+    $ maskrl recipes list
+    $ maskrl recipes list methods
+    $ maskrl recipes list ablations
+    """
     {"methods": _list_methods, "ablations": _list_ablations, None: _list_names}[what]()
 
 
@@ -127,7 +139,11 @@ def show_recipe(
     why: Annotated[bool, typer.Option("--why", help="Also where each value comes from, and who disagrees.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, as in a run's recipe.json.")] = False,
 ) -> None:
-    """Show every value of a recipe."""
+    """Show every value of a recipe.
+
+    $ maskrl recipes show atari/pong
+    $ maskrl recipes show dmcontrol/cheetah-run --method curl --why
+    """
     from maskrl import recipes as known
     from maskrl.recipes import schema as describing
     from maskrl.runs.directory import title

@@ -17,17 +17,22 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUNS...",
+            metavar="RUNS",
             help="Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")] = Path("report.html"),
     against: Annotated[
         Literal["published", "none"], typer.Option(help="Put the paper's numbers beside yours, or nothing.")
     ] = "published",
     at: Annotated[
         int | None,
-        typer.Option(min=0, max=10**15, help="Take scores at this time (frames; on Atari decisions), not at the end."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10**15,
+            help="Take scores at this time (frames; on Atari decisions), not at the end.",
+        ),
     ] = None,
     mixed: Annotated[
         bool,
@@ -38,7 +43,12 @@ def report(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write what runs say, beside the paper, as one page that opens anywhere: no server, no network."""
+    """Write one HTML page with the scores of runs, beside the paper's. It needs no server and no network.
+
+    $ maskrl report runs
+    $ maskrl report sweeps/toy --out toy.html --tables tables
+    $ maskrl report runs results.csv --against none --at 50000
+    """
     from maskrl.analysis.scores import ScoresError
     from maskrl.files import write_whole
     from maskrl.outputs import REPORT, OutputError, require_output

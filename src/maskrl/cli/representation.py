@@ -32,7 +32,11 @@ def probe(
     clips: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**6, help=CLIPS_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test what a run's encoder has learned to see, and write probe.json into its directory; nothing else there changes."""
+    """Measure what a run's encoder represents. Writes probe.json into the run's directory and changes nothing else there.
+
+    $ maskrl probe RUN
+    $ maskrl probe RUN --clips 100 --json
+    """
     from maskrl.representation.probe import probe as probe_run
     from maskrl.runs.build import configure_process
     from maskrl.runs.directory import Run, RunError, title
@@ -105,7 +109,11 @@ def pretrain(
     transitions: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=TRANSITIONS_HELP)] = None,
     updates: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=UPDATES_HELP)] = None,
 ) -> None:
-    """Let a run's agent collect, train MLR alone on that, and keep the encoder. The same command again continues."""
+    """Pretrain an encoder with MLR alone, on data of a run's agent. The same command again continues.
+
+    $ maskrl pretrain RUN --out pretrained
+    $ maskrl pretrain RUN --out pretrained --transitions 20000 --updates 5000
+    """
     from maskrl import recipes
     from maskrl.representation import pretrain as pretraining
     from maskrl.runs.directory import Run, RunError, title

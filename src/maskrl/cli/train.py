@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from maskrl import __version__
+from maskrl.cli.help import complete_recipe
 from maskrl.cli.words import (
     NOT_COMPARABLE,
     AgentOption,
@@ -50,7 +51,7 @@ LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard i
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=TRAIN_HELP)],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=TRAIN_HELP, autocompletion=complete_recipe)],
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
     method: MethodOption = None,
@@ -60,7 +61,12 @@ def train(
     log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
     video: Annotated[bool, typer.Option("--video", help=VIDEO_HELP)] = False,
 ) -> None:
-    """Train an agent. The same command again continues the same run from its newest checkpoint."""
+    """Train an agent. The same command again continues the run from its newest checkpoint.
+
+    $ maskrl train first --video
+    $ maskrl train dmcontrol/cheetah-run seed=3 objective.mask.ratio=0.3
+    $ maskrl train atari/pong --method baseline --log tensorboard
+    """
     from maskrl.cost.forecast import forecast
     from maskrl.envs.base import require_extra
     from maskrl.runs.directory import Run, RunError, default_path
@@ -279,7 +285,10 @@ def evaluate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
+    """Evaluate the newest checkpoint of a run. No exploration; the starts are those of the run's own evaluations.
+
+    $ maskrl evaluate RUN --episodes 20 --video agent.mp4
+    """
     from maskrl.runs.build import configure_process, device_of
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from maskrl.cli.help import complete_recipe
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -22,11 +24,16 @@ Profile = Literal["auto", "paper", "lite"]
 NOT_COMPARABLE = "not comparable: lite profile"
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.",
+        autocompletion=complete_recipe,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
+    typer.Argument(metavar="KEY=VALUE", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
 ]
 ProfileOption = Annotated[
     Profile,
@@ -81,7 +88,7 @@ class Asked(NamedTuple):
 
     def command(self, run_dir: Path | None = None, log: Sequence[str] = ()) -> str:
         """The command that trains it, defaults left out."""
-        return shlex.join(["maskrl", "train", *self.words(run_dir=run_dir, log=",".join(log) or None)])
+        return paste("train", *self.words(run_dir=run_dir, log=",".join(log) or None))
 
     def words(self, **options: object) -> list[str]:
         """What `maskrl train` takes for it, defaults left out."""
@@ -92,8 +99,26 @@ class Asked(NamedTuple):
 
 
 def command(*words: str, **options: object) -> str:
-    """A command to be copied. Options that are None or False are left out."""
-    return shlex.join(typed("maskrl", *words, **options))
+    """A command that can be pasted into the user's shell. Options that are None or False are left out."""
+    return paste(*typed(*words, **options))
+
+
+def paste(*words: str) -> str:
+    """A line for the user's shell, quoted."""
+    return shlex.join([*program(), *words])
+
+
+def program() -> list[str]:
+    """How the user can start maskrl again: by name if the PATH leads to this installation, otherwise by path."""
+    python = Path(sys.executable)
+    script, on_path = python.with_name("maskrl"), shutil.which("maskrl")
+    if Path(sys.argv[0]).name not in ("maskrl", "__main__.py"):
+        return ["maskrl"]  # called from Python: there is no shell to paste into
+    if on_path and script.exists() and script.samefile(on_path):
+        return ["maskrl"]
+    if python.is_relative_to(Path.cwd()):
+        script, python = (path.relative_to(Path.cwd()) for path in (script, python))
+    return [str(script)] if script.exists() else [str(python), "-m", "maskrl"]
 
 
 def typed(*words: str, **options: object) -> list[str]:

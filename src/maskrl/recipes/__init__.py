@@ -1,6 +1,5 @@
 """What a run is: recipes by name, with the paper's values and their sources."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -13,6 +12,7 @@ from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
+from maskrl.recipes.suggest import choices, nearest
 
 __all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and what is defined here
 
@@ -73,7 +73,8 @@ def _suite_and_task(name: str) -> tuple[str, str]:
         others = [f"dmcontrol/{task}" for task in dmcontrol.OTHER_TASKS] + [
             f"atari/{game}" for game in atari.other_games()
         ]
-        _require("name", name, [*names(), *others], shown=names())
+        if name not in others:
+            raise ValueError(_unknown_recipe(name, [*names(), *others]))
     return suite, name.partition("/")[2]
 
 
@@ -144,7 +145,7 @@ def resolve(
 def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile = "auto") -> Recipe:
     """A row of the paper's ablations, such as "masking/MLR-S", on a task of DMControl, which is where the paper has them."""
     if name not in ablations.names():
-        likely = _nearest(name, ablations.names())
+        likely = choices(nearest(name, ablations.names()))
         ending = f": did you mean {likely}?" if likely else "."
         raise ValueError(f"ablation {name!r} is not known{ending} `maskrl recipes list ablations` has them all.")
     plain = find(task, profile)
@@ -153,18 +154,20 @@ def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile
     return with_overrides(plain, ablations.overrides(name, plain))
 
 
-def _require(what: str, value: str, known: Iterable[str], shown: Iterable[str] | None = None) -> None:
+def _unknown_recipe(name: str, known: Iterable[str]) -> str:
+    """The message for a name that no recipe has: the three nearest, and where the list is."""
+    likely = choices(nearest(name, known, number=3))
+    meant = (
+        f": did you mean {likely}?"
+        if likely
+        else ". A name is suite/task, such as dmcontrol/cheetah-run or atari/pong."
+    )
+    return f"recipe {name!r} is not known{meant} `maskrl recipes list` has the list; the suites' other tasks work, too."
+
+
+def _require(what: str, value: str, known: Iterable[str]) -> None:
     known = list(known)
     if value not in known:
-        likely = _nearest(value, known)
-        raise ValueError(
-            f"{what} {value!r} is not known{f': did you mean {likely}?' if likely else '.'} "
-            f"There are {', '.join(shown or known)}{', and every other task of the suites' if shown else ''}."
-        )
-
-
-def _nearest(value: str, known: Iterable[str]) -> str | None:
-    """What was meant, perhaps: "pong" is atari/pong, "masking/mlr-s" is masking/MLR-S."""
-    known = list(known)
-    same = [other for other in known if f"/{other}".casefold().endswith(f"/{value}".casefold())]
-    return next(iter(same or difflib.get_close_matches(value, known, n=1)), None)
+        likely = choices(nearest(value, known))
+        meant = f": did you mean {likely}?" if likely else "."
+        raise ValueError(f"{what} {value!r} is not known{meant} There are {', '.join(known)}.")
