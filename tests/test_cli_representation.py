@@ -151,7 +151,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(finished, tmp_path):
     command += ["--transitions", "40", "--updates", "100000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     metrics, deadline = tmp_path / "e" / "metrics.jsonl", time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline:
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:  # an update was logged
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)

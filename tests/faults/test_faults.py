@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from builders import Silent, require_drawing
+from killing import Reporting
 from maskrl import cli, recipes
 from maskrl.clock import Clock
 from maskrl.envs import DMControl, ToyControl
@@ -40,18 +41,6 @@ pytestmark = pytest.mark.faults
 # A server that has imported everything, and forks: children start at once and share no thread with this process.
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop"])
-
-
-class Reporting(Silent):
-    """Sends every decision down a pipe."""
-
-    def __init__(self, pipe: int) -> None:
-        super().__init__()
-        self.pipe = pipe
-
-    def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        if not points:
-            os.write(self.pipe, clock.decisions.to_bytes(4, "little"))
 
 
 def child(connection: Any, path: Path, recipe: Recipe, hang_at_sync: int | None) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from calling import called
 from maskrl.recipes.schema import digest
 from maskrl.studies.jobs import expand
 from maskrl.studies.registered import LARGEST, page_of, read
@@ -79,3 +80,9 @@ def test_a_study_that_is_not_there_is_named_and_other_names_are_not_studies(stud
     assert page_of("toy/reach") is None
     assert page_of("dmcontrol-100k") is None
     assert len(read(Path("studies/one.md"))) == 2
+
+
+def test_the_plan_of_a_study_prints_a_command_that_is_taken(study: str):
+    code, printed = called(["plan", study, "--quick"])
+    assert code == 0
+    assert printed.rstrip().endswith(f"  maskrl sweep {study}")  # with a --profile it would be refused

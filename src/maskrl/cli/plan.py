@@ -34,6 +34,7 @@ def plan(
     $ maskrl plan dmcontrol-100k --seeds 5
     $ maskrl plan dmcontrol/cheetah-run objective.mask.ratio=0.1,0.5 --quick
     """
+    from maskrl.studies import registered
     from maskrl.studies.jobs import expand
     from maskrl.studies.plan import make_plan
 
@@ -54,7 +55,7 @@ def plan(
         methods=methods,
         tasks=tasks,
         workers=workers,
-        profile=None if name.partition("/")[0] == "toy" else jobs[0].profile,
+        profile=None if name.partition("/")[0] == "toy" or registered.page_of(name) else jobs[0].profile,
         backend=None if backend == "local" else backend,
     )
     if as_json:
@@ -76,7 +77,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
     print_rows(_totals(made), wrap=True)
     print()
     if made.comparison is None:
-        print("The statistics need MLR and its Baseline on tasks of which the paper has scores; this plan has none.")
+        print("The statistics need MLR and its Baseline on tasks whose scores are known; this plan has none.")
     else:
         _show_comparison(made.comparison)
     print("\nHow this was worked out")
@@ -124,8 +125,8 @@ def _show_comparison(comparison: "Comparison") -> None:
     from maskrl.analysis.statistics import ENOUGH
 
     out = console()
-    print(f"Does MLR score above its Baseline? If the paper is right ({comparison.at}):")
-    headings = ("task", "paper's difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
+    print(f"Does MLR score above its Baseline? If it differs as in {' and '.join(comparison.sources)}:")
+    headings = ("task", "difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
     questions = [*comparison.tasks, *([comparison.overall] if comparison.overall else [])]
     out.print(table(headings, map(_asked, questions), left=1))
     out.print(
@@ -133,7 +134,7 @@ def _show_comparison(comparison: "Comparison") -> None:
         "there is no test.",
         style="dim",
     )
-    out.print("–: the paper's MLR is not above. hours for these: runs of both methods, one after another.", style="dim")
+    out.print("–: MLR is not above there. hours for these: runs of both methods, one after another.", style="dim")
 
 
 def _asked(question: "Question") -> list[str]:

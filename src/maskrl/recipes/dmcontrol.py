@@ -214,8 +214,8 @@ def suited(objective: AnyObjective, recipe: Recipe, patch: int = 12) -> AnyObjec
     views = getattr(objective, "augment", None)
     if views is not None and views.enlarge is None and views.crop != agent.crop:
         changes["augment"] = replace(views, crop=agent.crop, shift=agent.shift)
-        if isinstance(objective, MLRConfig):  # its cubes lie in whole frames: as on Atari, whose frames are as large
-            changes["mask"] = replace(objective.mask, cube=(objective.mask.cube[0], patch, patch))
+        if objective.masks is not None:  # cubes of whole frames: as on Atari, whose frames have the same size
+            changes["mask"] = replace(objective.masks, cube=(objective.masks.cube[0], patch, patch))
     return replace(objective, **changes)
 
 
