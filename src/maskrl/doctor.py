@@ -126,7 +126,7 @@ def ask(
             return answer
     except (ValueError, IndexError):
         pass  # a library ended the process as if all were well
-    raise BrokenError(last or f"stopped without a word, exit status {trial.returncode}")
+    raise BrokenError(last or f"stopped without a message, exit status {trial.returncode}")
 
 
 def _kill(trial: "subprocess.Popen[str]") -> None:

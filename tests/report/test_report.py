@@ -176,15 +176,32 @@ def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, see
     )
     if seeds == 4:
         assert (cell.text, cell.note) == ("above", "")
-        assert claim.text.endswith("mlr is above.")
+        assert claim.text.startswith("toy/reach: mlr is above baseline. ")
         assert words == ("mlr is above baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
         assert sentences == []
     else:
         assert (cell.text, cell.mark) == ("not enough seeds", "unsure")
-        assert claim.text.endswith("there is no test below 4 runs of each. Not enough seeds to tell.")
+        assert claim.text.startswith("toy/reach: not enough seeds to compare mlr and baseline. ")
+        assert claim.text.endswith("there is no test below 4 runs of each.")
         assert words == ("mlr is above baseline on 0 of 1 task, below on 0, and cannot be told from it on 1.",)
         assert sentences == [claim.text]
         assert table(page, "-mlr-baseline").notes == ("Nothing is tested: there is no test below 4 runs of each.",)
+
+
+def test_the_summary_begins_with_a_sentence_that_counts_the_verdicts(tmp_path: Path) -> None:
+    page = report([toy_runs(tmp_path / "enough", 4)])
+    assert page.in_short == "Of 1 comparison, 1 is above. Every run is finished."
+    (claim,) = [line for group in page.headline for line in group.lines]
+    assert claim.text.startswith(f"{claim.lead}. ")
+    toy_runs(tmp_path / "few", 2)
+    write_run(tmp_path / "few" / "late", toy(5), {1500: 10}, status="running")
+    unsure = report([tmp_path / "few"])
+    assert (
+        unsure.in_short
+        == f"Of 1 comparison, 1 is without a verdict. 1 unfinished run and {len(unsure.problems)} problems: see Gaps."
+    )
+    alone = report([write_run(tmp_path / "alone", toy(1), {3000: 10}).parent / "alone"])
+    assert alone.in_short == "Nothing is compared yet. Every run is finished."
 
 
 # ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -771,7 +788,7 @@ def test_the_command_writes_the_page_and_the_tables(tmp_path: Path, capsys: pyte
     told = capsys.readouterr().out
     assert f"The page: {out}" in told
     assert "mlr and baseline on toy/reach: 9 runs, 2 methods, 1 task, 1 unfinished, 2 problems" in told
-    assert "mlr is above." in told
+    assert "mlr is above baseline. " in told
     assert "is at 1500 of 3000 frames" in told
     assert out.read_text().startswith("<!doctype html>")
     assert {file.suffix for file in (tmp_path / "tables").iterdir()} == {".md", ".tex", ".csv"}
@@ -781,12 +798,12 @@ def test_the_page_of_two_seeds_claims_nothing(tmp_path: Path, capsys: pytest.Cap
     toy_runs(tmp_path / "runs", seeds=2)
     assert typed(tmp_path / "runs", "--out", tmp_path / "page.html", "--tables", tmp_path / "tables") == 0
     told = capsys.readouterr().out
-    assert "Not enough seeds to tell." in told
+    assert "not enough seeds to compare mlr and baseline" in told
     files = [tmp_path / "page.html", *(tmp_path / "tables").iterdir()]
     for text in (told, *(file.read_text() for file in files)):
         assert "(1.000 to 1.000)" not in text
         assert ", p = " not in text
-        assert "is above." not in text
+        assert "is above baseline. " not in text
     assert not any("improvement" in file.name for file in files)
 
 

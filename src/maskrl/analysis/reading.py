@@ -1,6 +1,6 @@
 """The scores of one run, and where they are read from: run directories and CSV files.
 
-Reading does not stop at what is wrong: a reader returns the runs that it could read, and a sentence for every problem.
+Reading goes on after a problem: a reader returns the runs that it could read, and a sentence for every problem.
 """
 
 import csv
@@ -37,7 +37,7 @@ LARGEST = 1e100  # of a score: squares of a larger one soon overflow
 
 @dataclass(frozen=True)
 class RunScores:
-    """One run: the unit of replication. What its episodes earned is in the mean of each evaluation and nowhere else."""
+    """One run, the unit of replication. The returns of its episodes count only through the mean of each evaluation."""
 
     method: str
     task: str  # with its suite: "dmcontrol/walker-walk"
@@ -159,7 +159,7 @@ _Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, s
 
 
 def read_csv(path: Path) -> Found:
-    """The runs of a file with a row for every evaluation. A link that somebody names is meant."""
+    """The runs of a file with a row for every evaluation. A link that is named by the user is followed."""
     return _read_csv(path, path.resolve())
 
 
@@ -194,7 +194,7 @@ def _read_csv(path: Path, there: Path) -> Found:
 
 
 def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -> Found:
-    """A run has one score at a time. Its budget is the latest time of its task: a seed that ends before has not got there."""
+    """A run has one score at a time. Its budget is the latest time of its task: a seed that ends earlier has not reached it."""
     runs, problems, last = list[RunScores](), list[str](), defaultdict[tuple[str, Unit], int](int)
     for (_, task, _, unit), curve in curves.items():
         last[task, unit] = max(last[task, unit], *curve)

@@ -1,4 +1,4 @@
-"""The scores of runs as two small files for a repository: what `maskrl report` needs to draw their page again.
+"""The scores of runs as two small files for a repository: enough for `maskrl report` to draw their page again.
 
 scores.csv   a row for every evaluation: method, task, seed, frames, decisions, updates, score, seconds
 about.json   the recipe of every method on every task, the versions of everything, the machine, and the commands
@@ -62,14 +62,14 @@ def publish(
 
 
 def _row(run: Run, method: str, task: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Numbers short enough to read, and exact enough for any figure."""
+    """Round a number for reading, with enough digits for any figure."""
     found = {name: event.get(name) for name in COLUMNS}
     score = score_or_nan(event["score"])
     return found | {"method": method, "task": task, "seed": run.recipe.seed, "score": round(score, 4)}
 
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without what is a run's own; with a seed of 0, as a recipe has one."""
+    """The recipe without the values of a single run; its seed is 0."""
     tree: dict[str, Any] = json.loads(as_json(recipe))
     return tree | dict.fromkeys(APART, None) | {"seed": 0}
 

@@ -20,11 +20,12 @@ Film = Literal["agent", "replay", "random"]
 # The page ends its command with what is on show.
 ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube", "feature_patch"))
 
+SOURCE_HELP = "A recipe, such as atari/pong, or the directory of a run."
+START_HELP = "Decisions before the clip; a shorter episode shows its end."
+
 
 def masks(
-    source: Annotated[
-        str, typer.Argument(metavar="RECIPE|RUN", help="A recipe, such as atari/pong, or the directory of a run.")
-    ] = "dmcontrol/cartpole-swingup",
+    source: Annotated[str, typer.Argument(metavar="RECIPE|RUN", help=SOURCE_HELP)] = "dmcontrol/cartpole-swingup",
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Overrides, such as seed=3; of a run, only of its objective."),
@@ -36,7 +37,7 @@ def masks(
     ] = None,
     start: Annotated[
         int,
-        typer.Option(metavar="N", min=0, max=10**6, help="Decisions before the clip; a shorter episode shows its end."),
+        typer.Option(metavar="N", min=0, max=10**6, help=START_HELP),
     ] = 24,
     profile: ProfileOption = "auto",
     force: Force = False,

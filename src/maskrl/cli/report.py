@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from maskrl.report.document import Report
 
 
+RUNS_HELP = "Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score."
+AT_HELP = "Take scores at this time (frames; on Atari decisions), not at the end."
+
+
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="RUNS",
-            help="Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score.",
-        ),
+        typer.Argument(metavar="RUNS", help=RUNS_HELP),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")] = Path("report.html"),
     against: Annotated[
@@ -31,7 +32,7 @@ def report(
             metavar="N",
             min=0,
             max=10**15,
-            help="Take scores at this time (frames; on Atari decisions), not at the end.",
+            help=AT_HELP,
         ),
     ] = None,
     mixed: Annotated[

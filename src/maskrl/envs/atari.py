@@ -27,7 +27,7 @@ FRAMES_PER_SECOND = 60  # of the console
 
 @dataclass(frozen=True, kw_only=True)
 class Atari(EnvConfig):
-    """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those of which the game makes use.
+    """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those that the game uses.
 
     In training a decision is worth the sign of its score, and a lost life ends the episode but not the game. In evaluation
     it is worth the score, and an episode is a game.
@@ -162,7 +162,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         self._ale.restoreState(self._loaded)
         self._ale.reset_game()
         least, most = self._noops
-        # The benchmark acts one more than it draws; who may draw none does not.
+        # The benchmark acts one no-op more than it draws; with least_noops=0 none may be drawn.
         for _ in range(min(least, 1) + int(self.np_random.integers(least, most + 1))):
             self._ale.act(NOOP)
         self._frames_left = self._max_frames

@@ -29,14 +29,14 @@ class EnvConfig(Config):
     action_repeat: int  # frames per decision
     size: int  # pixels along each side of a frame
     frame_stack: int
-    # Seconds that a reset or a step may take. A process that does not answer for so long is killed, and brought back by taking the
+    # Seconds that a reset or a step may take. A process that does not answer for that long is killed, and restored by taking the
     # same actions again. Changes no result.
     timeout: float = 300.0
 
     least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
     packages: ClassVar[tuple[str, ...]] = ()  # whose version may change a score
-    returns: ClassVar[tuple[float, float] | None] = None  # of an episode that is worth nothing, and of the best one
+    returns: ClassVar[tuple[float, float] | None] = None  # the scores of a worthless episode and of the best one
     memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class EnvConfig(Config):
         return [self]
 
     def renderer(self) -> str | None:
-        """What draws the frames, where another renderer may draw others."""
+        """The renderer, if another one may draw different frames."""
         return None
 
 
@@ -120,6 +120,6 @@ def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Say how to install an optional simulator that is missing, before its import fails with less to go on."""
+    """Raise an error that says how to install an optional package, before its import fails with a less helpful one."""
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"{module} is not installed: pip install 'maskrl[{extra}]'", name=module)

@@ -1,4 +1,4 @@
-"""The door for encoders that somebody else made: what would fail at the first update, or learn nothing, is refused here.
+"""Checks for encoders from elsewhere: refuse what would fail at the first update or learn nothing.
 
 host = maskrl.host_for(config, encoder, obs_shape=(4, 84, 84), action_dim=6)
 mlr = maskrl.AuxiliaryStep(config.build(host))
@@ -50,7 +50,7 @@ def host_for(
 
 
 def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torch.device) -> View:
-    """Two observations as the objective's augmentation and mask leave them, once it is known that these fit."""
+    """Two observations after the objective's augmentation and mask, which are first checked to fit."""
     draws = torch.Generator(device).manual_seed(0)
     clip = torch.randint(256, (2, config.needs.clip_length, *obs_shape), generator=draws, device=device).to(torch.uint8)
     if config.masks is not None:

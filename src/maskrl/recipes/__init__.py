@@ -31,7 +31,7 @@ def names() -> list[str]:
 
 
 def example_task(suite: str) -> str:
-    """Some task of a suite."""
+    """A task of a suite, for examples."""
     return next(name for name in names() if name.startswith(f"{suite}/")).partition("/")[2]
 
 
@@ -79,7 +79,7 @@ def _suite_and_task(name: str) -> tuple[str, str]:
 
 
 def _pair(name: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
-    """What was asked for as a pair, if it can be had on this suite."""
+    """The pair that was asked for, if this suite has it."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
         raise ValueError(
@@ -99,7 +99,7 @@ def _pair(name: str, method: str | None, agent: str | None, objective: str | Non
 
 
 def pair_on(name: str, method: str) -> Pair | None:
-    """The halves of a method on a recipe's suite; None if it cannot be had there. Toys have small values for some."""
+    """The halves of a method on a recipe's suite; None if the suite does not have it. Toys have small values for some."""
     suite = name.partition("/")[0]
     pair = METHODS[method].pairs.get(TOYS.get(name, suite))
     if pair is None or (suite == "toy" and pair.agent is not None and pair.agent not in toy.AGENTS):
@@ -108,7 +108,7 @@ def pair_on(name: str, method: str) -> Pair | None:
 
 
 def published_for(recipe: Recipe, frames: int) -> PublishedScore | None:
-    """What the paper reports for a recipe's task and method after this many frames, if it does."""
+    """The paper's score for a recipe's task and method after this many frames, if there is one."""
     at = frames // recipe.env.action_repeat if unit_of(recipe.name) == "decisions" else frames
     found = published(recipe.name, at, recipe.method)
     return None if found is None or found.seeds is None else found

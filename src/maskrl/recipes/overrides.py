@@ -85,7 +85,7 @@ def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Rec
 
 
 def is_deep(text: str) -> bool:
-    """Whether JSON has more groups and lists within each other than anybody needs: readers call themselves for each."""
+    """Whether JSON is nested deeper than any recipe: parsers recurse into every level."""
     depth = 0
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -119,7 +119,7 @@ def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]
 
 
 def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> None:
-    """Put the value in its place. A place that does not exist is made: whoever reads the tree will complain of it."""
+    """Put the value in its place. A place that does not exist is made; reading the tree then reports it."""
     *groups, name = override.path
     node = tree
     for depth, group in enumerate(groups, start=1):
@@ -142,7 +142,8 @@ def _merge(node: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _parse(text: str, expected: Any) -> Any:
-    """JSON if it is, else a list with commas, none, true or false, a number, and at last a word; text where text is expected."""
+    """Parse JSON, otherwise a list with commas, none, true or false, a number, and finally a word; text where text is
+    expected."""
     if expected is str or (get_origin(expected) is Literal and text in get_args(expected)):
         return text  # "none" is a word here, as in objective.projection=none
     if expected == str | None and text.lower() != "none":

@@ -63,7 +63,7 @@ def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
 
 
 def explain(recipe: Recipe) -> list[Explanation]:
-    """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
+    """Every value of a recipe with its source: the paper, its code, the profile, or an override."""
     suite, task = recipe.name.split("/")
     objective = None if recipe.objective is None else recipe.objective.name
     # The toys are explained beside a task of the paper that their agent is for.

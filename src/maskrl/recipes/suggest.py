@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 # Words of others for our fields. A value is the end of a path; one with several ends has all of them as answers.
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    # torch's optimisers, and everybody after them
+    # torch
     "lr": ("learning_rate",),
     "eps": ("adam_epsilon",),
     "amp": ("precision",),
@@ -98,7 +98,7 @@ def fields_with_the_last_word_of(path: str, fields: Iterable[str]) -> list[str]:
 
 
 def _ending(names: Iterable[str], fields: Iterable[str]) -> list[str]:
-    """The fields that end with one of the names, where a dot is as good as an underscore."""
+    """The fields that end with one of the names, where dots and underscores count as the same."""
     ends = [re.compile(r"(^|\.)" + "[._]".join(map(re.escape, re.split("[._]", name))) + "$") for name in names]
     return [field for field in fields if any(end.search(field) for end in ends)][:3]
 

@@ -1,4 +1,4 @@
-"""What the agent has lived through. Every frame is stored once; stacks of frames are built when they are read.
+"""The transitions of an agent. Every frame is stored once; stacks of frames are built when they are read.
 
 An episode of T transitions takes T + 1 slots, one for each of its frames. Frames are numbered from the first one ever
 added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's seam is the one comparison `t < next`.
@@ -68,7 +68,7 @@ class Transitions:
         return Transitions(**{field.name: sent(getattr(self, field.name), device) for field in fields(self)})
 
     def pinned(self, device: torch.device | str) -> "Transitions":
-        """In memory from which they can be sent to the device without waiting."""
+        """The transitions in memory that can be copied to the device without waiting."""
         return Transitions(**{field.name: pinned(getattr(self, field.name), device) for field in fields(self)})
 
 
@@ -260,8 +260,8 @@ class Replay:
     ) -> Draw:
         """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
 
-        `whole`: the `span` transitions from each lie in its episode. Else only the first has to, so an episode may end
-        within the span; but all of it has been lived, so that a return or a clip read there will never get any longer.
+        `whole`: the `span` transitions from each lie in its episode. Otherwise only the first has to, so an episode may end
+        within the span. All of the span is stored already, so a return or a clip that is read there never gets longer.
         `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
         `purpose`: which random stream draws.
         `stratified`: where it can, each of `batch_size` equal shares of the sum of leaves gives one start.
@@ -295,8 +295,8 @@ class Replay:
     def spread(self, count: int, *, span: int = 1) -> Draw:
         """Up to `count` starts, each followed by `span` transitions of its episode, evenly over all that is stored.
 
-        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For whoever looks on: nothing is
-        random here, and the draws of those who learn stay what they are.
+        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For probes: nothing is random
+        here, so the draws for learning do not change.
         """
         every = np.arange(self._oldest_start(), max(self._oldest_start(), self._next - span))
         every = every[self._reaches(every, span)]
@@ -343,8 +343,8 @@ class Replay:
     def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
         """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.
 
-        A start that was overwritten since the draw is passed over. Errors on an accelerator travel to the host meanwhile: they
-        are awaited when the leaves are next read, which makes no difference to what is read.
+        A start that was overwritten since the draw is passed over. Errors on an accelerator are copied to the host meanwhile and
+        awaited when the leaves are next read; the leaves are the same as without this delay.
         """
         if self._tree is None:
             raise RuntimeError(
@@ -358,7 +358,7 @@ class Replay:
             self._await_priorities()
 
     def _await_priorities(self) -> None:
-        """Write down the errors that were on their way."""
+        """Set the leaves of errors that were on their way to the host."""
         if self._arriving is None:
             return
         (draw, arriving), self._arriving = self._arriving, None
@@ -498,7 +498,7 @@ class Replay:
     def must_be_saved(self) -> bool:
         """Whether the next episode's first frame and its second may replace one that the last state but one needs.
 
-        It is the older of two states that is protected, for whoever has lost the newer one.
+        The older of two states is protected, in case the newer one is lost.
         """
         ahead = self._next + 2
         wraps = isinstance(self._frames, np.memmap) and ahead > self._slots
@@ -525,8 +525,8 @@ class Replay:
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Continue from a state: same draws, same batches. Returns how many frames are lost.
 
-        Those are the frames in files that are damaged or were written over since, and all before them: none, unless
-        somebody or something else had its hands on the files.
+        Those are the frames in files that are damaged or were written over since, and all before them: none, unless something
+        else changed the files.
         """
         if state["layout"] != self._layout():
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
@@ -590,7 +590,7 @@ class Replay:
 
 
 def _stamp(number: int, frame: NDArray[np.uint8]) -> int:
-    """A check sum of a frame and its number, as a slot has seen other frames before."""
+    """A check sum of a frame and its number: the slot held other frames before."""
     return crc32(np.ascontiguousarray(frame).data, number)
 
 
@@ -646,8 +646,8 @@ def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | No
 
 
 def _lengthen(file: IO[bytes], size: int) -> None:
-    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would
-    kill the process without a word.
+    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would kill
+    the process without a message.
     """
     file.truncate(size)
     if hasattr(os, "posix_fallocate"):

@@ -54,14 +54,16 @@ def report(
         versions(facts),
         gaps(groups, facts, problems),
     ]
+    headline = tuple(map(_headline, groups)) or (Lines("", (Line("No run has a score yet.", "warn"),)),)
     return Report(
         _title(methods, tasks),
         f"{listed}{f', scores taken at {at:,}' if at is not None else ''}.",
         _counts(scores, facts, len(methods), len(tasks), len(problems)),
-        tuple(map(_headline, groups)) or (Lines("", (Line("No run has a score yet.", "warn"),)),),
+        headline,
         _with_unique_keys([section for section in sections if section is not None]),
         tuple(methods),
         tuple(problems),
+        _in_short(headline, sum(not fact.finished for fact in facts), len(problems)),
     )
 
 
@@ -69,6 +71,23 @@ def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
     """Such as "mlr and baseline on 6 tasks"."""
     who = " and ".join(methods) if len(methods) <= 2 else f"{len(methods)} methods"
     return f"{who} on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+
+
+# Marks of the headline's comparisons, in words, in the order in which they are told.
+OUTCOMES = {"above": "above", "below": "below", "consistent": "without a difference", "unsure": "without a verdict"}
+
+
+def _in_short(headline: Sequence[Lines], unfinished: int, problems: int) -> str:
+    """Such as "Of 3 comparisons, 1 is above, 2 are below. Every run is finished, and nothing is missing."."""
+    marks = Counter(line.mark for group in headline for line in group.lines if line.lead)
+    parts = [
+        f"{marks[mark]} {'is' if marks[mark] == 1 else 'are'} {word}" for mark, word in OUTCOMES.items() if marks[mark]
+    ]
+    told = (
+        f"Of {counted(sum(marks.values()), 'comparison')}, {', '.join(parts)}." if parts else "Nothing is compared yet."
+    )
+    gaps = [counted(unfinished, "unfinished run")] * bool(unfinished) + [counted(problems, "problem")] * bool(problems)
+    return f"{told} {' and '.join(gaps)}: see Gaps." if gaps else f"{told} Every run is finished."
 
 
 def _counts(

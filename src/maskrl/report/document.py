@@ -21,10 +21,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence, and how it is meant."""
+    """A sentence and its mark. `lead` is the part of its beginning that the page prints in bold."""
 
     text: str
     mark: Mark = ""
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Report:
     sections: tuple[Section, ...]
     methods: tuple[str, ...]  # in the order of their colours
     problems: tuple[str, ...] = ()
+    in_short: str = ""  # the headline in one sentence
 
     @property
     def tables(self) -> list[Table]:

@@ -38,8 +38,8 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Ta
         (Column("seeds"), lambda row: Cell(ranges(sorted({run.seed for run in row[0].runs_of(row[1])})))),
         (Column("what differs"), lambda row: Cell("; ".join(_differences(*row, facts)) or "–")),
     ]
-    title = groups[0].name if len(groups) == 1 else "What was run"
-    return tabulated("what-was-run", title, fields, [(group, method) for group in groups for method in group.methods])
+    rows = [(group, method) for group in groups for method in group.methods]
+    return tabulated("what-was-run", "What was run", fields, rows)
 
 
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:

@@ -123,7 +123,7 @@ def _outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
 
 
 def in_words(verdicts: Sequence[Verdict]) -> tuple[Line, ...]:
-    return tuple(Line(verdict.sentence, MARKS[verdict.outcome]) for verdict in verdicts)
+    return tuple(Line(verdict.sentence, MARKS[verdict.outcome], verdict.conclusion) for verdict in verdicts)
 
 
 def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:

@@ -1,4 +1,4 @@
-"""The directory of one run. Everything a reader needs to believe its number is in it.
+"""The directory of one run, with everything that is needed to check its score.
 
 recipe.json        what was run
 versions.json      with what: Python, torch, its threads, simulator, renderer, processor, and which maskrl, to the commit
@@ -48,7 +48,7 @@ class RunFiles:
 
     @property
     def status(self) -> Status:
-        """Where the run is in its life. A file that cannot be read only shows that there is a run."""
+        """The status of the run. A status file that cannot be read only shows that there is a run."""
         if not os.path.exists(self.path / "status.json"):
             return "new"
         status: Status = read_object(self.path, "status.json").get("status", "running")
@@ -65,7 +65,7 @@ class RunFiles:
 
     @property
     def is_locked(self) -> bool:
-        """Whether some process trains this run, as far as the file system tells."""
+        """Whether a process trains this run, as far as the file system tells."""
         return is_trained(self.path)
 
     def require_plain(self) -> None:
@@ -164,7 +164,8 @@ class Run(RunFiles):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+        """Keep every other process from training this run. The system frees the lock when the process ends, for whatever
+        reason."""
         with ExitStack() as stack:
             with self._writing():
                 stack.enter_context(self._lock)
@@ -183,7 +184,7 @@ class Run(RunFiles):
 
     @property
     def threads(self) -> int:
-        """Of torch. Settled when the run is made, as sums round by how they are shared out: a continued run keeps its results."""
+        """Threads of torch, fixed when the run is made: rounding depends on them, and a continued run must keep its results."""
         begun = self.versions().get("threads")
         return self.recipe.threads or (begun if type(begun) is int and 0 < begun <= 1024 else usual_threads())
 
@@ -197,7 +198,7 @@ class Run(RunFiles):
         return self._log.rewind(clock, mark, evaluated)
 
     def complaints(self) -> list[str]:
-        """Sentences about what something else did to the run's files, each told once."""
+        """Notes about changes to the run's files by other programs, each given once."""
         told, self._log.complaints = self._log.complaints, []
         return told
 
@@ -208,7 +209,8 @@ class Run(RunFiles):
 
     @cached_property
     def digest(self) -> str:
-        """By which checkpoints know their recipe: of its text, as another version of maskrl may have written it."""
+        """The digest that checkpoints have of their recipe: of its text, because another version of maskrl may have written
+        it."""
         there = (self.path / "recipe.json").exists()
         return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 
@@ -230,7 +232,7 @@ class Run(RunFiles):
     ) -> dict[str, Any] | None:
         """The newest state that can be read, or None if none was written. `tell` hears of damaged ones that were skipped.
 
-        `set_aside` renames damaged ones, so that they do not count as one of the two that are kept: for whoever trains.
+        `set_aside` (when training) renames damaged ones, so that they do not count as one of the two that are kept.
         `older` also reads older formats whose policies can still be used.
         """
         damaged = []
@@ -252,7 +254,7 @@ class Run(RunFiles):
                 "remove the run's directory and start again."
             )
         reached = max((event["frames"] for event in self.events()), default=0)
-        if reached > self.recipe.checkpoint_every:  # it must have had one: do not write over it
+        if reached > self.recipe.checkpoint_every:  # there was one: do not write over it
             raise RunError(
                 f"{self.path} has reached {reached:,} frames, but its checkpoints are gone. Put them back into "
                 f"{self.checkpoints.name}/, or remove the run's directory to start again."
@@ -295,7 +297,7 @@ def title(recipe: Recipe) -> str:
 
 
 def default_path(recipe: Recipe) -> Path:
-    """Where a run lives if nobody says otherwise."""
+    """The default directory of a run."""
     return Path("runs") / recipe.name / recipe.method / f"seed-{recipe.seed}-{digest(recipe)}"
 
 
@@ -341,7 +343,7 @@ def instructions() -> str:
     return " ".join([str(torch.backends.cpu.get_cpu_capability()), *asked])
 
 
-# By which a user limits the instruction sets of oneDNN and of Intel's MKL; torch's own limit is in what it says of itself.
+# Variables that limit the instruction sets of oneDNN and of Intel's MKL; torch reports its own limit itself.
 LIMITS = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 

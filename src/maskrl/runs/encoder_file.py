@@ -1,4 +1,4 @@
-"""An encoder by itself, as a safetensors file: what pre-training leaves behind, and what a run may begin with."""
+"""An encoder by itself, as a safetensors file: the result of pre-training, with which a run may begin."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders ar
 
 
 def write(path: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
-    """All of it or nothing. `about` says how it was made, and is for people."""
+    """Write the whole file or nothing. `about` says how the encoder was made; only people read it."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     write_whole(path, save(tensors, metadata={KEY: json.dumps(about)}))
 

@@ -32,7 +32,7 @@ class EpisodeReturns:
 Env = gym.Env[Any, Any]
 Act = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
 Camera = Callable[[NDArray[np.uint8]], None]
-Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
+Counter = Callable[[int], None]  # called at every decision with the number of ended episodes; may raise to give up
 
 
 def evaluate(policy: Act, envs: Sequence[Env], *, episodes: int, **options: Any) -> EpisodeReturns:
@@ -80,7 +80,7 @@ def nobody(obs: NDArray[np.uint8]) -> Sequence[Any]:
 
 
 def random_returns(envs: Sequence[Env], *, episodes: int, seed: int) -> EpisodeReturns:
-    """What uniformly random actions earn: the floor to compare a score with."""
+    """The returns of uniformly random actions, to compare a score with."""
     return evaluate(nobody, envs, episodes=episodes, seed=seed, epsilon=1.0)
 
 
@@ -93,7 +93,7 @@ def next_of(waiting: deque[int]) -> int | None:
 
 
 def _begin(envs: Sequence[Env], waiting: deque[int], seed: int) -> list["Episode"]:
-    """An episode in every environment, as far as there are some."""
+    """An episode in every environment, as long as there are any left."""
     numbers = [(env, next_of(waiting)) for env in envs]
     return [Episode(env, number, seed) for env, number in numbers if number is not None]
 

@@ -6,7 +6,8 @@ studies/lite-dmcontrol.md says why and how, and has
 dmcontrol-100k --profile lite --tasks reacher-easy,cartpole-swingup seed=11,12,13,14,15
 ```
 
-`maskrl sweep studies/lite-dmcontrol` makes these runs, and `maskrl plan` says what they take: what people read is what runs.
+`maskrl sweep studies/lite-dmcontrol` makes these runs, and `maskrl plan` forecasts their cost. The page that people read is the
+page that runs.
 """
 
 import re

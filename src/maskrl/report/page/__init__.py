@@ -32,6 +32,7 @@ def render(report: Report) -> str:
     )
     environment.filters["notes"] = all_notes
     environment.filters["groupby_runs"] = _by_runs
+    environment.filters["within"] = _within
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
@@ -49,6 +50,11 @@ def render(report: Report) -> str:
 def _by_runs(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
     """Neighbours that are about the same runs, together: for the contents."""
     return [(over, list(group)) for over, group in itertools.groupby(sections, key=lambda section: section.over)]
+
+
+def _within(title: str, section: Section) -> str:
+    """A caption below a heading that names the runs already."""
+    return title.removesuffix(f", {section.over}") if section.over else title
 
 
 def script_json(value: Any) -> str:
