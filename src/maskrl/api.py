@@ -1,4 +1,4 @@
-"""The front door from Python: a recipe by name, a run of it, and the policy that comes out."""
+"""The Python API: a recipe by name, a run of it, and its policy."""
 
 import threading
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def recipe(
 ) -> Recipe:
     """The recipe of that name, such as "dmcontrol/cartpole-swingup", with overrides such as "seed=3".
 
-    `profile` is "paper", "lite", or "auto": paper with a CUDA device, else lite. `method` names a published pair of agent and
-    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
+    `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent
+    and objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
     """
     return recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
 
@@ -58,6 +58,10 @@ def train(
         loop.train(chosen, run, [Terminal(run)] if loggers is None else loggers, stop=stop)
     except Stopped as stopped:
         if stopped.signal_number is not None:
-            how = "Stopped and saved" if stopped.saved else "Stopped without saving, as the environment did not answer,"
+            how = (
+                "Stopped and saved"
+                if stopped.saved
+                else "Stopped without saving, because the environment did not answer,"
+            )
             raise KeyboardInterrupt(f"{how} in {path}. The same call continues it.") from None
     return run

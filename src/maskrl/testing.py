@@ -1,4 +1,4 @@
-"""Checks for classes of your own: does an objective, an agent, an environment or a logger keep its contract?
+"""Checks for classes of your own: whether an objective, an agent, an environment or a logger keeps its contract.
 
     from maskrl.testing import check_objective
 
@@ -219,7 +219,7 @@ def _gradient(objective: Objective[Any], views: Any, micro_batch: int | None) ->
 
 
 def _check_state(config: ObjectiveConfig, host: Host, material: Material, size: int) -> None:
-    """A twin that is given the state takes the same next step."""
+    """A second one that loads the state takes the same next step."""
     step = AuxiliaryStep(config.build(host), AuxiliaryConfig(warmup_updates=2))
     step(material.clip, material.batch)
     twin_host = tiny_host(size=size)

@@ -181,7 +181,8 @@ def versus(
 
 def _pairs(differences: Array) -> Summary | None:
     """Of runs of the same seed. None if they are all the same: that easily happens with a few whole scores, and a test would be
-    certain."""
+    certain.
+    """
     return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
 

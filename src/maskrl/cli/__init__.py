@@ -1,6 +1,6 @@
 """The command line. Torch and all that needs it is imported inside the commands, so that `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something its user can put right,
+Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something that the user can fix,
 129 a closed terminal, 130 Ctrl-C, 143 SIGTERM.
 """
 
@@ -20,7 +20,7 @@ from maskrl.cli.help import App
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
 
-# Errors of paths that somebody typed.
+# Errors of paths from the command line.
 UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EROFS)
 
 LONGEST = 5000  # characters of a refusal, which may repeat what was typed
@@ -28,9 +28,9 @@ LONGEST = 5000  # characters of a refusal, which may repeat what was typed
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
-    for stream in (sys.stdout, sys.stderr):  # one that knows ASCII alone gets the numbers of other letters
+    for stream in (sys.stdout, sys.stderr):  # an ASCII stream gets the numbers of other letters
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError, ValueError):  # closed, or redirected under Python's feet
+            with suppress(OSError, ValueError):  # closed, or redirected meanwhile
                 stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Film = Literal["agent", "replay", "random"]
 
-# The page ends its command with what is on show.
+# The page ends its command with the values that it shows.
 ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube", "feature_patch"))
 
 SOURCE_HELP = "A recipe, such as atari/pong, or the directory of a run."
@@ -74,7 +74,7 @@ def masks(
             # The page may be opened on another machine, so its command has no path.
             command = shlex.join(["maskrl", "train", *Asked(source, kept, profile).words()])
     configure_process(recipe)
-    # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these are written for whoever typed the command.
+    # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these have messages for the user.
     with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):
         footage = _film(run, recipe, film, start)
         data = explorer.explore(recipe, footage, note=note, command=command)
@@ -95,14 +95,14 @@ def _require_objective(words: list[str], run: "Run") -> None:
 
 
 def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
-    """The recipe, and nothing to say about it; one without an objective gets the masks of its task, and a note."""
+    """The recipe and an empty note; one without an objective gets the masks of its task, and a note."""
     from maskrl import recipes
     from maskrl.recipes.schema import with_objective
 
     if recipe.objective is not None:
         return recipe, ""
     original = recipes.find(recipe.name, recipe.profile)
-    note = f"This is the {recipe.method} method, which hides nothing. What is shown is what MLR would hide."
+    note = f"This is the {recipe.method} method, which hides nothing. The page shows what MLR would hide."
     return with_objective(recipe, original.objective), note
 
 

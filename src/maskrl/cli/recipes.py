@@ -82,7 +82,7 @@ def _list_names() -> None:
 
 
 def _list_ablations() -> None:
-    """Study by study: the rows, what the paper reports of them, and the overrides that make one of a recipe."""
+    """For each study: its rows, the paper's numbers for them, and the overrides that turn a recipe into each."""
     from maskrl import recipes as known
     from maskrl.recipes import ablations
     from maskrl.recipes.published import published_aggregates
@@ -107,13 +107,13 @@ def _list_ablations() -> None:
         if line.misprint and line.table in tables:
             print(f"* {line.method}: {line.misprint}.")
     print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
-    print("task's own: k is 4 on cartpole-swingup and reacher, else 8. To train an agent of masking/MLR-S:")
+    print("task's own: k is 4 on cartpole-swingup and reacher, otherwise 8. To train an agent of masking/MLR-S:")
     print(f"  {words.Asked(name, ablations.overrides('masking/MLR-S', recipe)).command()}")
     print("An agent of pretraining/MLR-Pretraining begins with an encoder that `maskrl pretrain` makes.")
 
 
 def _reported(source: str | None, label: str) -> dict[str, str]:
-    """Heading → what the paper has of a row: mean and median over tasks, or the score of every task."""
+    """Heading → the paper's number for a row: mean and median over tasks, or the score of every task."""
     from maskrl.recipes.published import published_aggregates, published_scores
 
     row = (source, label)
@@ -136,7 +136,9 @@ def show_recipe(
     method: words.MethodOption = None,
     agent: words.AgentOption = None,
     objective: words.ObjectiveOption = None,
-    why: Annotated[bool, typer.Option("--why", help="Also where each value comes from, and who disagrees.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also show the source of each value, and sources that disagree.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, as in a run's recipe.json.")] = False,
 ) -> None:
     """Show every value of a recipe.

@@ -66,7 +66,7 @@ def report(
     with refusing(ScoresError, OutputError, ModuleNotFoundError, OSError):
         require_output(out, REPORT, force=force)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(out.parent, os.W_OK):  # said before much is read, not after
+        if not os.access(out.parent, os.W_OK):  # before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs, against=against, at=at, mixed=mixed)
         write_whole(out, render(page))

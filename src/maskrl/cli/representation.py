@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
     from maskrl.representation.pretrain import Watcher
 
-CLIPS_HELP = "How many to draw from the replay (default: 10,000 observations' worth)."
+CLIPS_HELP = "Clips to draw from the replay (default: enough for 10,000 observations)."
 RUN_HELP = "The directory of a trained run: the paper's is a Baseline."
 TRANSITIONS_HELP = "Decisions to collect (default: as many as the run's budget has)."
-UPDATES_HELP = "Of the objective (default: as many as in a run of the task's MLR recipe)."
+UPDATES_HELP = "Updates of the objective (default: as in a run of the task's MLR recipe)."
 
 
 def _complain(text: str) -> None:
@@ -105,7 +105,7 @@ def _papers_cosine(recipe: "Recipe") -> str:
 
 def pretrain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN_HELP)],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where what is collected and the encoder go.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory for the collected data and the encoder.")],
     transitions: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=TRANSITIONS_HELP)] = None,
     updates: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=UPDATES_HELP)] = None,
 ) -> None:
@@ -156,7 +156,7 @@ def pretrain(
 
 
 def _progress(tell: Callable[[str], None]) -> "Watcher":
-    """Tells how far both stages are, every now and then."""
+    """Report the progress of both stages now and then."""
     every, next_time = 0.25 if sys.stdout.isatty() else 10.0, 0.0
 
     def show(stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:

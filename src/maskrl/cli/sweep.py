@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maskrl.studies.sweep import Backend as Place
     from maskrl.studies.sweep import Entry, Look, State
 
-OUT_HELP = "Where the runs live (default: sweeps/NAME, with - for /)."
+OUT_HELP = "The directory of the runs (default: sweeps/NAME, with - for /)."
 RETRIES_HELP = "How often a run that failed is tried again, from its checkpoint."
 ADDRESS_HELP = "ray: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray on this machine alone."
 EXTEND_HELP = "DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
@@ -123,7 +123,7 @@ def _typed(context: typer.Context) -> str:
 
 
 def _print_commands(sweep: Sweep) -> None:
-    """To be copied, or read by a shell: what is no command is a comment."""
+    """Print the commands, to be copied or read by a shell: all other lines are comments."""
     print(f"# sweep {sweep.name}: {count(len(sweep.jobs), 'run')}, {len(sweep.todo)} of them not done yet")
     for job in sweep.todo:
         print(paste(*job.command(sweep.folder)))
@@ -131,7 +131,7 @@ def _print_commands(sweep: Sweep) -> None:
 
 
 def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
-    """What runs take, by directory. Refuses before anything runs what would fail after days: a full disk, a missing file."""
+    """The sizes of runs by directory. Refuses, before anything runs, what would fail after days: a full disk, a missing file."""
     from maskrl.runs.directory import RunError, begun_from
     from maskrl.studies.backends import sizes_of
     from maskrl.studies.sweep import SweepError
@@ -167,7 +167,7 @@ def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[
             given_up = drive(sweep.todo, sweep.there, backend, retries=retries, stop=stop, tell=tell, watch=news.watch)
             news.watch(now=True)
     except KeyboardInterrupt:
-        print(f"\nStopped in a hurry: what was not saved yet is lost. Continue with:\n  {sweep.again}")
+        print(f"\nStopped at once: progress since the last checkpoints is lost. Continue with:\n  {sweep.again}")
         raise typer.Exit(130) from None
     if stop:
         print(f"\nStopped; every run is saved. Continue with:\n  {sweep.again}")
@@ -193,7 +193,7 @@ def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
 
 
 def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
-    """What came of it, and what to do next. A sweep with failed runs ends with exit code 1."""
+    """Print the outcome and what to do next. A sweep with failed runs ends with exit code 1."""
     from maskrl.studies.sweep import log_of, look, tail
 
     done = sum(look(sweep.there, entry).state == "done" for entry in sweep.entries)
@@ -292,7 +292,7 @@ class News:
         self.watch()
 
     def watch(self, *, now: bool = False) -> None:
-        """Look at the runs that are not done, unless the last look was a moment ago, and tell what has changed."""
+        """Read the state of the runs that are not done, unless that was a moment ago, and print the changes."""
         from maskrl.studies.sweep import look
 
         began = time.monotonic()

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from maskrl.runs.terminal import Terminal
 
 
-# What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
+# The recipe of `maskrl train first` and `make train`: a task of DMControl, or a game where DMControl cannot be drawn.
 FIRST, FIRST_GAME = "dmcontrol/cartpole-balance", "atari/assault"
 TRAIN_HELP = "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine."
 
-RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
+RUN_DIR_HELP = "The run's directory (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 VIDEO_HELP = "At the end, record random play and the trained agent side by side: video.mp4 in the run's directory."
 LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
 
@@ -93,12 +93,12 @@ def train(
         if video:
             _show(run)
         return
-    # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
+    # RuntimeError: no OpenGL backend draws. All of these have messages for the user.
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         needs = forecast(chosen, path)  # before anything is written
     with refusing(RunError, OSError):
         run = run or Run.create(path, chosen)
-    with until_closed():  # `| head` may have gone already, and the run matters more
+    with until_closed():  # `| head` may have ended already, and the run goes on
         banner(run, needs, profile)
 
     terminal = Terminal(run)
@@ -136,7 +136,7 @@ def _show(run: "Run") -> None:
 
 
 def first() -> str:
-    """The recipe of a first run. Where DMControl cannot draw, say so and how to change that, and take a game."""
+    """The recipe of a first run. Where DMControl cannot draw, explain how to change that and choose a game."""
     from maskrl.envs.gl import choose_gl
 
     try:
@@ -152,7 +152,7 @@ def first() -> str:
 
 @contextmanager
 def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
-    """Say how a run ended that did not come to its end, and how to continue it."""
+    """Say how an unfinished run ended, and how to continue it."""
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import RunError
@@ -165,7 +165,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
     except Stopped as stopped:
         how = f"Stopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:"
         if not stopped.saved:
-            how = "Stopped without saving, as the environment did not answer. Continue from the newest checkpoint with:"
+            how = "Stopped without saving, because the environment did not answer. Continue from the newest checkpoint with:"
         print(f"\n{how}\n  {command}")
         raise typer.Exit(128 + (stopped.signal_number or 0)) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
@@ -192,7 +192,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
 
 
 def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
-    """What is about to happen, and what it will take."""
+    """Print what is about to run, and its memory and disk."""
     import torch
 
     from maskrl.runs.build import device_of
@@ -232,7 +232,7 @@ def _replay(recipe: "Recipe", needs: "Forecast") -> str:
 
 
 def summary(run: "Run") -> None:
-    """What came out, what to compare it with, where it is and what can be done next."""
+    """Print the score, what to compare it with, where it is and what can be done next."""
     from maskrl.recipes import human_normalised
     from maskrl.runs.directory import title
 
@@ -260,7 +260,7 @@ def _mean(score: float, spread: float | None) -> str:
 
 
 def _paper(recipe: "Recipe") -> dict[str, str]:
-    """The paper's number at this budget, or else at its usual one, and why a run may not be comparable."""
+    """The paper's number at this budget, otherwise at its usual one, and why a run may not be comparable."""
     from maskrl.recipes import published_for
 
     usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
@@ -339,7 +339,7 @@ def _play(
 
 
 def _changed(recipe: "Recipe") -> list[str]:
-    """Why a run of the paper's profile is not the paper's: what overrides have changed of the method and the protocol."""
+    """Why a run of the paper's profile is not comparable: the overrides of the method and the protocol."""
     from maskrl.analysis.protocol import method_of, papers_protocol, protocol_difference, protocol_of, task_of
 
     method = method_of(recipe).removeprefix(recipe.method).strip()

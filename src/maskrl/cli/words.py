@@ -1,4 +1,4 @@
-"""What the commands share: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
+"""Shared by the commands: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
 
 import shlex
 import shutil
@@ -37,7 +37,7 @@ Overrides = Annotated[
 ]
 ProfileOption = Annotated[
     Profile,
-    typer.Option(help="paper: to the number. lite: scaled to a laptop. auto: paper with a CUDA device, else lite."),
+    typer.Option(help="paper: as published. lite: scaled to a laptop. auto: paper with a CUDA device, otherwise lite."),
 ]
 MethodOption = Annotated[
     str | None,
@@ -53,8 +53,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a file that is not
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
-class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
-    """Something that the user can put right; the message says how."""
+class Refusal(Exception):  # noqa: N818, it reports no error of ours
+    """Something that the user can fix; the message says how."""
 
 
 @contextmanager
@@ -91,7 +91,7 @@ class Asked(NamedTuple):
         return paste("train", *self.words(run_dir=run_dir, log=",".join(log) or None))
 
     def words(self, **options: object) -> list[str]:
-        """What `maskrl train` takes for it, defaults left out."""
+        """The arguments of `maskrl train` for it, defaults left out."""
         chosen = {"profile": None if self.profile == "auto" else self.profile, "method": self.method}
         return typed(
             self.name, *(self.overrides or ()), **chosen, agent=self.agent, objective=self.objective, **options
@@ -123,7 +123,7 @@ def program() -> list[str]:
 
 def typed(*words: str, **options: object) -> list[str]:
     """Words of a command line. Options that are None or False are left out."""
-    # A word that begins with a dash would be taken for an option; all that we type so are paths.
+    # A word that begins with a dash would be taken for an option; here these are always paths.
     line = [f"./{word}" if word.startswith("-") else word for word in words]
     for name, value in options.items():
         if value is not None and value is not False:
@@ -132,7 +132,7 @@ def typed(*words: str, **options: object) -> list[str]:
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
-    """Wrapped for a terminal if asked; never a row with a command, which is there to be copied."""
+    """Print rows, wrapped for a terminal if asked; rows with commands are not wrapped, so that they can be copied."""
     width = max(40, shutil.get_terminal_size().columns) if wrap and sys.stdout.isatty() else sys.maxsize
     wrapper = textwrap.TextWrapper(width, subsequent_indent=13 * " ", break_long_words=False, break_on_hyphens=False)
     for name, words in rows.items():
@@ -141,7 +141,7 @@ def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
 
 
 def console() -> "Console":
-    """The standard output. A file has no edge: nothing is cut there."""
+    """The standard output. Nothing is cut in a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -149,7 +149,7 @@ def console() -> "Console":
 
 @contextmanager
 def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
-    """Say what is being done: in place on a terminal, else a line each."""
+    """Report progress: in place on a terminal, otherwise line by line."""
     from rich.console import Console
     from rich.text import Text
 
@@ -164,7 +164,9 @@ def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
 def table(
     headings: Sequence[str], rows: "Iterable[Sequence[str | Text]]" = (), *, left: int, folds: Sequence[str] = ()
 ) -> "Table":
-    """Columns: the first and those that fold are to the left, the others to the right. Those that fold share what room is left."""
+    """Columns: the first and those that fold are to the left, the others to the right. Those that fold share the remaining
+    width.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -178,5 +180,5 @@ def table(
 
 
 def listed(words: str | None) -> list[str] | None:
-    """What an option names, between commas."""
+    """The names in an option, between commas."""
     return None if words is None else [word.strip() for word in words.split(",") if word.strip()]

@@ -41,7 +41,8 @@ class Start:
     @property
     def seconds(self) -> float:
         """The smaller of processor time and passed time: threads together may take more processor time than passed, and a
-        processor idles while a GPU works."""
+        processor idles while a GPU works.
+        """
         wall, work = time.perf_counter() - self._wall, time.process_time() - self._work
         return wall if torch.cuda.is_available() else min(wall, work)
 

@@ -159,7 +159,8 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
 
 def camera_of(physics: Any, config: DMControl) -> Any:
     """The renderer of the frames. A context keeps the quality that it is made with; the model then gets the suite's own back, for
-    videos."""
+    videos.
+    """
     import mujoco
     from dm_control.mujoco.engine import Camera  # type: ignore[import-untyped]
 

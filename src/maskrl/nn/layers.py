@@ -72,7 +72,8 @@ def _with_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int])
 
 class _ConvolutionsAndReLUs(torch.autograd.Function):
     """Weights and biases alternate. Nothing else uses the gradients between the layers, so the backward pass of a ReLU overwrites
-    them."""
+    them.
+    """
 
     @staticmethod
     def forward(ctx: Any, strides: Sequence[tuple[int, int]], x: Tensor, *parameters: Tensor) -> Tensor:

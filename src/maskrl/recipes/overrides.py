@@ -143,7 +143,8 @@ def _merge(node: dict[str, Any], name: str, value: Any) -> None:
 
 def _parse(text: str, expected: Any) -> Any:
     """Parse JSON, otherwise a list with commas, none, true or false, a number, and finally a word; text where text is
-    expected."""
+    expected.
+    """
     if expected is str or (get_origin(expected) is Literal and text in get_args(expected)):
         return text  # "none" is a word here, as in objective.projection=none
     if expected == str | None and text.lower() != "none":

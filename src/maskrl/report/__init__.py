@@ -1,4 +1,4 @@
-"""What the report page shows, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
+"""The content of the report page, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
 
 report(["runs"])            # run directories, folders of them and CSV files, beside the paper's numbers
 """
@@ -135,7 +135,7 @@ def _with_unique_keys(found: Sequence[Section]) -> tuple[Section, ...]:
 
 
 def _headline(group: Group) -> Lines:
-    """What can be said of a group, in a few sentences."""
+    """The findings about a group, in a few sentences."""
     lines = [line for m, found in group.against_baseline.items() for line in _claims(m, str(group.reference), found)]
     lines += [line for m, found in group.against_paper.items() for line in _claims(m, "the paper", found)]
     if group.papers and group.not_the_papers and group.suite in IN_THE_PAPER:
@@ -143,13 +143,13 @@ def _headline(group: Group) -> Lines:
     if not lines:
         runs = Counter(run.method for run in group.final.runs)
         means = [f"{method} has {counted(runs[method], 'run')} with a final score" for method in group.methods]
-        lines.append(Line(f"{'; '.join(means)}. There is nothing to hold it against."))
+        lines.append(Line(f"{'; '.join(means)}. There is nothing to compare it with."))
     return Lines(group.name, tuple(lines))
 
 
 def _claims(method: str, reference: str, verdicts: Verdicts) -> Sequence[Line]:
-    """The verdict over all tasks, or over the only one; of several without one, how many went which way."""
+    """The verdict over all tasks, or over the only one; of several without one, how many are above and below."""
     if not verdicts.tasks:
-        return [Line(f"{method} cannot be held against {reference} yet.", "unsure")]
+        return [Line(f"{method} cannot be compared with {reference} yet.", "unsure")]
     chosen: Sequence[Verdict] = verdicts.overall or (verdicts.tasks if len(verdicts.tasks) == 1 else ())
     return in_words(chosen) or [Line(negative_lines(method, reference, verdicts.tasks)[0])]

@@ -1,4 +1,4 @@
-"""What a page is made of, as plain values: sections of tables, charts and sentences. `page.render` makes HTML of them."""
+"""The parts of a page, as plain values: sections of tables, charts and sentences. `page.render` makes HTML of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ChartKind = Literal["curves", "intervals", "profile", "bars"]
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture that the page draws itself: its data are JSON, and what they mean is up to its kind (page/page.js)."""
+    """A picture that the page draws itself: its data are JSON, whose meaning depends on its kind (page/page.js)."""
 
     key: str
     kind: ChartKind
@@ -30,7 +30,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Sentences under a small heading; folded ones are opened by whoever wants them."""
+    """Sentences under a small heading, folded or open."""
 
     title: str
     lines: tuple[Line, ...]

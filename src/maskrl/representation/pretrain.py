@@ -77,7 +77,8 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
 
 def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Path:
     """Do all of it, or the rest of it, and return the file of the encoder. Raises `Stopped` after a signal, with everything
-    saved."""
+    saved.
+    """
     directory, file = _begin(out, plan), out / "encoder.safetensors"
     with directory.locked():
         if not file.exists():

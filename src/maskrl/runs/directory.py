@@ -165,7 +165,8 @@ class Run(RunFiles):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from training this run. The system frees the lock when the process ends, for whatever
-        reason."""
+        reason.
+        """
         with ExitStack() as stack:
             with self._writing():
                 stack.enter_context(self._lock)
@@ -210,7 +211,8 @@ class Run(RunFiles):
     @cached_property
     def digest(self) -> str:
         """The digest that checkpoints have of their recipe: of its text, because another version of maskrl may have written
-        it."""
+        it.
+        """
         there = (self.path / "recipe.json").exists()
         return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 

@@ -123,7 +123,8 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
 @contextmanager
 def _recording_failure(run: Run) -> Iterator[None]:
     """Record that a run failed, and why, before the error is raised again. A `RunError` is a refusal and leaves the run as it
-    was."""
+    was.
+    """
     try:
         yield
     except (Stopped, RunError):

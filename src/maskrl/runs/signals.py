@@ -17,7 +17,8 @@ class Stopped(Exception):  # noqa: N818, it is not an error
 
 class InterruptedEvaluation(BaseException):
     """An evaluation was given up because the run is to stop; the next session repeats it. Not an error, like
-    KeyboardInterrupt."""
+    KeyboardInterrupt.
+    """
 
 
 class Stop(list[int]):

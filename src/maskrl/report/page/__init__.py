@@ -58,7 +58,7 @@ def _within(title: str, section: Section) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor be taken for markup."""
+    """JSON that cannot end its script element, nor be taken for markup."""
     text = json.dumps(_plain(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
