@@ -57,12 +57,34 @@ def test_the_sentence_says_the_difference_and_the_cost(study: Path):
     assert told.endswith("It takes 1.50 times the Baseline's processor time.")
 
 
+def test_one_method_alone_says_nothing(study: Path):
+    lines = (study / "scores.csv").read_text().splitlines()
+    (study / "scores.csv").write_text("\n".join(line for line in lines if not line.startswith("baseline")))
+    assert evidence.table(study, 100_000) == evidence.sentence(study, 100_000) == evidence.NOTHING
+    assert "| reacher-easy | Baseline | – | – | – | – |" in evidence.seeds(study, 100_000)
+
+
 def test_few_seeds_get_no_interval(study: Path):
     lines = (study / "scores.csv").read_text().splitlines()
     kept = [line for line in lines if line.split(",")[2] not in ("13", "14")]
     (study / "scores.csv").write_text("\n".join(kept))
     assert "| – | – | there is no test below 4 runs of each |" in evidence.table(study, 100_000)
     assert "interval" not in evidence.sentence(study, 100_000)
+
+
+def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path):
+    lines = ["method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder"]
+    for method, values in SCORES["reacher-easy"].items():
+        lines += [
+            f"{method},dmcontrol/reacher-easy,{seed},100000,{value / 1000},,{-value},0,,"
+            for seed, value in enumerate(values, start=11)
+        ]
+    (study / "probes.csv").write_text("\n".join(lines))
+    rows = evidence.probes(study, 100_000).splitlines()[2:]
+    assert rows == [
+        "| reacher-easy | cosine, masked to unmasked | 0.28 | 0.25 | +1.00 |",
+        "| reacher-easy | effective rank | -275.00 | -250.00 | -1.00 |",
+    ]
 
 
 def test_a_figure_has_a_line_for_every_run(study: Path):

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH
@@ -26,8 +26,9 @@ from maskrl.analysis.verdict import Verdict, Verdicts, versus
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/evidence.md")
-BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 METHODS = ("mlr", "baseline")
+NOTHING = "No task has runs of both methods yet."
 NAMES = {"mlr": "MLR", "baseline": "Baseline"}
 
 
@@ -41,6 +42,8 @@ def verdicts(study: Path, at: int) -> Verdicts:
 def table(study: Path, at: int) -> str:
     """A row for every task, and one for their mean."""
     found = verdicts(study, at)
+    if not found.tasks:
+        return NOTHING
     lines = ["| task | runs of each | MLR | Baseline | difference | 95 % interval | p | verdict | processor time |"]
     lines += ["|:---|---:|---:|---:|---:|---:|---:|:---|---:|"]
     for verdict in (*found.tasks, *found.overall):
@@ -75,6 +78,8 @@ def seeds(study: Path, at: int) -> str:
 def sentence(study: Path, at: int) -> str:
     """The answer, of the mean over the tasks."""
     found = verdicts(study, at)
+    if not found.tasks:
+        return NOTHING
     verdict = found.overall[0] if found.overall else found.tasks[0]
     tasks = [one.task for one in found.tasks]
     where = _listed([_short(task) for task in tasks])
@@ -85,6 +90,33 @@ def sentence(study: Path, at: int) -> str:
     value, low, high, _ = verdict.difference
     points = f"**{value:+.0f} points of 1000 (95 % interval {low:+.0f} to {high:+.0f})**"
     return f"{start}, MLR differs from its Baseline by {points}. {price}"
+
+
+MEASURES = {"encoder_cosine": "cosine, masked to unmasked", "rank": "effective rank", "r2": "linear R² of the state"}
+
+
+def probes(study: Path, at: int) -> str:
+    """What the encoder represents at this time: the mean over seeds, and how it goes with the scores of the same runs."""
+    with (study / "probes.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["frames"]) == at]
+    scores = Scores.read(study).at(at)
+    known = {(run.method, run.task, run.seed): run.curve[0][1] for run in scores.runs}
+    lines = [
+        "| task | measure | MLR | Baseline | correlation with the score, over runs |",
+        "|:---|:---|---:|---:|---:|",
+    ]
+    for task in scores.tasks:
+        for name, label in MEASURES.items():
+            of_task = [row for row in rows if row["task"] == task and row[name]]
+            by_method = [[float(row[name]) for row in of_task if row["method"] == method] for method in METHODS]
+            if not all(by_method):
+                continue
+            pairs = [(float(row[name]), known[row["method"], task, int(row["seed"])]) for row in of_task]
+            means = " | ".join(f"{fmean(values):.2f}" for values in by_method)
+            enough = len(pairs) >= 2 * ENOUGH
+            together = f"{correlation(*zip(*pairs, strict=True)):+.2f}" if enough else "–"
+            lines.append(f"| {_short(task)} | {label} | {means} | {together} |")
+    return "\n".join(lines)
 
 
 def cost(study: Path, tasks: Sequence[str], at: int) -> float:
@@ -159,7 +191,12 @@ def figure(study: Path) -> str:
 
 # ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-BLOCKS: dict[str, Callable[[Path, int], str]] = {"table": table, "seeds": seeds, "sentence": sentence}
+BLOCKS: dict[str, Callable[[Path, int], str]] = {
+    "table": table,
+    "seeds": seeds,
+    "sentence": sentence,
+    "probes": probes,
+}
 
 
 def filled(page: str) -> str:
@@ -167,7 +204,7 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, study, at = match["words"].split()
-        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, int(at))}\n{match[3]}"
+        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, int(at))}\n\n{match[3]}"
 
     return BLOCK.sub(fill, page)
 

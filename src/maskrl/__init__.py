@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from maskrl import threads as threads  # before torch: it sets how torch's threads wait
 
 if TYPE_CHECKING:
-    from maskrl.api import Policy, Recipe, Run, load, recipe, train
+    from maskrl.api import Policy, Recipe, Run, check_env, load, recipe, train
     from maskrl.nn.augment import AugmentConfig, View
     from maskrl.nn.clip import Clip, over_time
     from maskrl.nn.encoders import ControlEncoder, Encoder, NatureEncoder
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from maskrl.replay.clips import ClipStore
     from maskrl.runs.loggers import Logger
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported at first use: `maskrl --help` must not wait for torch.
 _HOMES = {
-    "maskrl.api": ("Policy", "Recipe", "Run", "load", "recipe", "train"),
+    "maskrl.api": ("Policy", "Recipe", "Run", "check_env", "load", "recipe", "train"),
     "maskrl.nn.augment": ("AugmentConfig", "View"),
     "maskrl.nn.clip": ("Clip", "over_time"),
     "maskrl.nn.encoders": ("ControlEncoder", "Encoder", "NatureEncoder"),
@@ -102,6 +102,7 @@ __all__ = [
     "Run",
     "View",
     "Views",
+    "check_env",
     "host_for",
     "load",
     "over_time",

@@ -6,20 +6,22 @@ from pathlib import Path
 
 from maskrl import recipes
 from maskrl.cost.forecast import forecast
+from maskrl.envs.gym import Factory
 from maskrl.recipes import AnyProfile
 from maskrl.recipes.schema import Recipe
 from maskrl.runs import loop
+from maskrl.runs.check import check_env
 from maskrl.runs.directory import Run, default_path
 from maskrl.runs.loggers import Logger
 from maskrl.runs.policy import Policy, load
 from maskrl.runs.signals import Stopped
 from maskrl.runs.terminal import Terminal
 
-__all__ = ["Policy", "Recipe", "Run", "load", "recipe", "train"]
+__all__ = ["Policy", "Recipe", "Run", "check_env", "load", "recipe", "train"]
 
 
 def recipe(
-    name: str,
+    name: str | Factory,
     *overrides: str,
     profile: AnyProfile = "auto",
     method: str | None = None,
@@ -28,14 +30,17 @@ def recipe(
 ) -> Recipe:
     """The recipe of that name, such as "dmcontrol/cartpole-swingup", with overrides such as "seed=3".
 
-    `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent
-    and objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
+    An environment of your own is "gym/CarRacing-v3", "gym/my_package:MyEnv-v0", "my_env.py:make_env", or a callable that returns
+    one.
+
+    `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent and
+    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
     """
     return recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
 
 
 def train(
-    recipe: Recipe | str,
+    recipe: Recipe | str | Factory,
     run_dir: str | Path | None = None,
     loggers: Sequence[Logger] | None = None,
     *,
@@ -47,7 +52,7 @@ def train(
     main thread, Ctrl-C saves the run and then raises KeyboardInterrupt; in any thread, setting `stop` saves it and returns. The
     same call continues it.
     """
-    chosen = recipes.resolve(recipe) if isinstance(recipe, str) else recipe
+    chosen = recipe if isinstance(recipe, Recipe) else recipes.resolve(recipe)
     path = default_path(chosen) if run_dir is None else Path(run_dir)
     if not (path / "recipe.json").exists():
         forecast(chosen, path)  # refuses, before anything is written, what cannot run here

@@ -15,6 +15,8 @@ ENDS = 1 << 16  # bytes of a file's beginning and end in which its mark is looke
 REPORT, MASKS = (f'<meta name="generator" content="maskrl {name}"'.encode() for name in ("report", "masks"))
 MARKDOWN, LATEX = b"<!-- a table of maskrl -->", b"% a table of maskrl"
 VIDEO = b"made by maskrl"
+SHEET = b"maskrl check"
+POLICY = b"maskrl.json"  # the name of what is stored beside an exported policy
 
 
 class OutputError(Exception):

@@ -153,7 +153,7 @@ def test_an_update_is_the_papers_written_out(micro_batch: int):
     view = agent.augment(batch.obs, torch.float64), agent.augment(batch.next_obs, torch.float64)
     if micro_batch < 8:  # pieces draw their noise one after the other: without noise, cuts make no difference
         agent.noise.fill_(0.0)
-    found = agent.update_critic(view[0], batch.actions, batch.rewards, view[1], batch.discounts)
+    found = agent.update_critic(view[0], batch, view[1])
     found |= agent.update_actor(view[0])
     torch.manual_seed(1)
     expected = by_hand(twin, batch, 0.7 if micro_batch == 8 else 0.0)
@@ -182,7 +182,7 @@ def test_only_the_critic_and_its_trunk_have_slow_copies_that_are_used():
         torch.manual_seed(1)
         views = (each.augment(obs, torch.float64) for obs in (batch.obs, batch.next_obs))
         obs, next_obs = views
-        losses.append(each.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)["critic/loss"])
+        losses.append(each.update_critic(obs, batch, next_obs)["critic/loss"])
     assert torch.equal(*losses)
 
 

@@ -159,7 +159,7 @@ def test_the_critic_loss_is_the_soft_bellman_error_written_out():
         p1, p2 = agent.critic(agent.encoder(obs.pixels()), batch.actions)
         expected = (p1 - y).square().mean() + (p2 - y).square().mean()
     torch.manual_seed(3)
-    loss = agent.update_critic([obs], batch.actions, batch.rewards, [next_obs], discounts)["critic/loss"]
+    loss = agent.update_critic([obs], replace(batch, discounts=discounts), [next_obs])["critic/loss"]
     torch.testing.assert_close(loss, expected)
     assert discounts[3:].unique().item() == pytest.approx(0.99)
 
@@ -178,7 +178,7 @@ def test_of_two_views_targets_are_averaged_and_losses_added_up(micro_batch: int 
     batch = replay.transitions(replay.draw(12))
     rewards, discounts, actions = (part.double() for part in (batch.rewards, batch.discounts, batch.actions))
     views = [[agent.augment(obs, torch.float64) for _ in range(2)] for obs in (batch.obs, batch.next_obs)]
-    agent.update_critic(views[0], actions, rewards, views[1], discounts)
+    agent.update_critic(views[0], replace(batch, actions=actions, rewards=rewards, discounts=discounts), views[1])
     found = [parameter.grad.clone() for parameter in agent.encoder.parameters()]
     twin = tiny_sac(views=2)
     for module in twin.modules.values():

@@ -33,7 +33,7 @@ def write_run(
     status: str = "done",
     versions: Mapping[str, str] = VERSIONS,
 ) -> Path:
-    """A run directory as docs/concepts.md describes it: time in frames → score, each the mean of two episodes."""
+    """A run directory as docs/files.md describes it: time in frames → score, each the mean of two episodes."""
     path.mkdir(parents=True)
     (path / "recipe.json").write_text(as_json(recipe))
     (path / "versions.json").write_text(json.dumps(versions))

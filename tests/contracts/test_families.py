@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import own_env
 from builders import require_drawing, tiny_mask, tiny_mlr
 from maskrl.agents.base import AgentConfig, Spaces
 from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
-from maskrl.envs import AnyEnv, Atari, DMControl, ToyArcade, ToyControl
+from maskrl.envs import AnyEnv, Atari, DMControl, Gym, ToyArcade, ToyControl
 from maskrl.envs.base import EnvConfig
 from maskrl.nn.augment import Augment, AugmentConfig, View
 from maskrl.nn.clip import over_time
@@ -247,6 +248,7 @@ ENVS: list[EnvConfig] = [
     ToyArcade(),
     Atari(task="breakout", size=42),
     DMControl(task="cartpole-swingup", action_repeat=8, size=32, shadow_size=512),
+    Gym.named(f"{own_env.__file__}:make_env"),
 ]
 
 

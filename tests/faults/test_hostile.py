@@ -49,6 +49,12 @@ OF_A_RUN: dict[str, Callable[[Place], list[str]]] = {
     "pretrain": lambda place: ["pretrain", str(place.run), "--out", str(place.out / "pretraining"), *PRETRAIN],
     "masks": lambda place: ["masks", str(place.run), "--out", str(place.out / "masks.html")],
     "report": lambda place: ["report", str(place.run), "--out", str(place.out / "report.html")],
+    "export": lambda place: [
+        *("export", str(place.run), "--out", str(place.out / "policy.pt2")),
+        *("--episodes", "0", "--observations", "1", "--force"),
+    ],
+    "extend": lambda place: ["extend", str(place.run)],
+    "play": lambda place: ["play", str(place.run), "--episodes", "1", "--out", str(place.out / "play.gif"), "--force"],
     "results": lambda place: ["results", str(place.run), "--out", str(place.out / "results")],
 }
 OF_A_SWEEP: dict[str, Callable[[Place], list[str]]] = {
@@ -62,7 +68,7 @@ OF_A_PRETRAINING: dict[str, Callable[[Place], list[str]]] = {
         f"encoder_from={place.pretraining / 'encoder.safetensors'}",
     ],
 }
-OF_NO_RUN = {"doctor", "licences", "plan", "recipes list", "recipes show"}  # and `bench …`
+OF_NO_RUN = {"check", "doctor", "licences", "plan", "recipes list", "recipes show"}  # and `bench …`
 
 
 def table(command: Any, name: str = "") -> Iterator[str]:

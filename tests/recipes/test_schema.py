@@ -103,9 +103,9 @@ def test_a_value_that_json_lacks_is_the_default():
         ({"objective__distance": "l1"}, 'objective.distance: expected 2-2cos, 1-cos or mse, got "l1".'),
         (
             {"env__kind": "dmcontrl"},
-            'env.kind: expected dmcontrol, atari, toy_control or toy_arcade, got "dmcontrl"; did you mean dmcontrol?',
+            'env.kind: expected dmcontrol, atari, toy_control, toy_arcade or gym, got "dmcontrl"; did you mean dmcontrol?',
         ),
-        ({"env__kind": ...}, "env.kind: expected dmcontrol, atari, toy_control or toy_arcade, got nothing."),
+        ({"env__kind": ...}, "env.kind: expected dmcontrol, atari, toy_control, toy_arcade or gym, got nothing."),
         ({"agent__kind": "dqn"}, 'agent.kind: expected sac, rainbow or drqv2, got "dqn".'),
         ({"evaluation": 3}, "evaluation: expected a group of every, episodes, epsilon, side_by_side, got 3."),
         ({"objective__mask__ratio": 1.5}, "objective.mask: ratio=1.5 must lie strictly between"),

@@ -72,9 +72,9 @@ def test_a_directory_whose_recipe_cannot_be_read_can_be_looked_at(evaluated: Run
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '"done"', '{"status": []}', "[" * 100_000])
-def test_a_status_that_cannot_be_read_is_that_of_a_run_under_way(tmp_path: Path, text: str):
+def test_a_status_that_cannot_be_read_is_that_of_a_run_that_was_stopped(tmp_path: Path, text: str):
     (tmp_path / "status.json").write_text(text)
-    assert RunFiles(tmp_path).status == "running"
+    assert RunFiles(tmp_path).status == "stopped"
     assert RunFiles(tmp_path).why == "status.json cannot be read"
     assert RunFiles(tmp_path / "nothing").status == "new"
 

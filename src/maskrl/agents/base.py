@@ -27,6 +27,7 @@ from maskrl.replay.buffer import Draw, Replay, Transitions
 
 Metrics = dict[str, Tensor]  # detached scalars on the agent's device, keys "<part>/<what>"
 ADVICE = "Lower agent.learning_rate, and look for rewards that are not finite or very large."
+Vectors = NDArray[np.float32]  # (N, V), the numbers beside N observations
 Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number
 
 
@@ -37,6 +38,7 @@ class Spaces:
     obs: tuple[int, int, int]  # (C, H, W) of a stack of frames
     action_dim: int  # width of a continuous action, or number of discrete ones
     discrete: bool
+    vector: int = 0  # numbers beside the picture
 
     def random_action(self, generator: np.random.Generator) -> Action:
         """Uniform over the space."""
@@ -57,11 +59,11 @@ class Spaces:
                 f"Observations must be uint8 images of shape (C, H, W); this environment has {obs}. Wrap it so that it returns "
                 "raw frames with the channels first."
             )
-        shape = (obs.shape[0], obs.shape[1], obs.shape[2])
+        shape, vector = (obs.shape[0], obs.shape[1], obs.shape[2]), int(env.metadata.get("vector", 0))
         if isinstance(action, gym.spaces.Discrete):
-            return cls(shape, int(action.n), discrete=True)
+            return cls(shape, int(action.n), discrete=True, vector=vector)
         if isinstance(action, gym.spaces.Box) and len(action.shape) == 1 and (abs(action.low) == 1).all():
-            return cls(shape, action.shape[0], discrete=False)
+            return cls(shape, action.shape[0], discrete=False, vector=vector)
         raise ValueError(
             f"Actions must be Discrete, or a Box of one axis within [-1, 1]; this environment has {action}. "
             "gymnasium.wrappers.RescaleAction(env, -1, 1) rescales a bounded Box."
@@ -94,7 +96,8 @@ def _seed_of(seed: int, purpose: int) -> int:
 
 
 class PolicyNetwork(nn.Module):
-    """Raw observations (N, C, H, W) uint8 to actions, the same every time in evaluation mode.
+    """Raw observations (N, C, H, W) uint8, and numbers beside them (N, V) if there are some, to actions, the same every time in
+    evaluation mode.
 
     Evaluation, loading and export share it. `outputs` is what exploration adds to, `choose` picks the best action. Its parts have
     the names that they have among the modules of the agent's state.
@@ -110,26 +113,29 @@ class PolicyNetwork(nn.Module):
         pixels: Tensor = self.centre(obs)
         return pixels.float() / 255
 
-    def outputs(self, obs: Tensor) -> tuple[Tensor, ...]:
+    def outputs(self, obs: Tensor, vectors: Tensor | None = None) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
     def choose(self, *outputs: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.choose(*self.outputs(obs))
+    def forward(self, obs: Tensor, vectors: Tensor | None = None) -> Tensor:
+        return self.choose(*(self.outputs(obs) if vectors is None else self.outputs(obs, vectors)))
 
     @torch.no_grad()
-    def act(self, obs: NDArray[np.uint8]) -> NDArray[Any]:
-        """The best action for each observation (N, C, H, W)."""
+    def act(self, obs: NDArray[np.uint8], vectors: Vectors | None = None) -> NDArray[Any]:
+        """The best action for each observation (N, C, H, W), with its numbers (N, V) if there are some."""
         was_training = self.training
         self.eval()
-        actions: NDArray[Any] = self(self.on_device(obs)).cpu().numpy()
+        actions: NDArray[Any] = self(self.on_device(obs), self.beside(vectors)).cpu().numpy()
         self.train(was_training)
         return actions
 
-    def on_device(self, obs: NDArray[np.uint8]) -> Tensor:
+    def on_device(self, obs: NDArray[Any]) -> Tensor:
         return sent(torch.from_numpy(obs), next(self.parameters()).device)
+
+    def beside(self, vectors: Vectors | None) -> Tensor | None:
+        return None if vectors is None else self.on_device(vectors)
 
     def load_agent_state(self, state: Mapping[str, Any]) -> None:
         """Take its parts out of an agent's `state_dict`."""
@@ -169,7 +175,8 @@ class Drawn(NamedTuple):
         """All tensors that a device needs, in a fixed order."""
         parts: list[Transitions | Clip] = [self.batch] if self.clip is None else [self.batch, self.clip]
         for part in parts:
-            yield from (getattr(part, field.name) for field in fields(part))
+            values = (getattr(part, field.name) for field in fields(part))
+            yield from (value for value in values if value is not None)
         yield from [] if self.weights is None else [self.weights]
 
 
@@ -225,14 +232,17 @@ class Agent:
         return self._policy
 
     @torch.no_grad()
-    def act(self, obs: NDArray[np.uint8], *, explore: bool, clock: Clock) -> NDArray[Any]:
+    def act(
+        self, obs: NDArray[np.uint8], vectors: Vectors | None = None, *, explore: bool, clock: Clock
+    ) -> NDArray[Any]:
         """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore`, those of `policy`."""
         if not explore:
-            return self._policy.act(obs)
-        actions: NDArray[Any] = self.explore(self._policy.on_device(obs), clock).cpu().numpy()
+            return self._policy.act(obs, vectors)
+        beside = {} if vectors is None else {"vectors": self._policy.on_device(vectors)}
+        actions: NDArray[Any] = self.explore(self._policy.on_device(obs), clock, **beside).cpu().numpy()
         return actions
 
-    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
+    def explore(self, obs: Tensor, clock: Clock, vectors: Tensor | None = None) -> Tensor:
         """Actions for observations (N, C, H, W) uint8, with noise added to the outputs of the policy."""
         raise NotImplementedError
 

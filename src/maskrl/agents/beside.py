@@ -19,7 +19,7 @@ from maskrl.agents.base import (
 from maskrl.nn.clip import Clip
 from maskrl.objectives.base import Host, Needs, ObjectiveConfig, PolicyBatch, When
 from maskrl.objectives.step import AuxiliaryConfig, AuxiliaryStep
-from maskrl.replay.buffer import Replay
+from maskrl.replay.buffer import NothingToDrawError, Replay
 
 C = TypeVar("C", bound="BesideConfig")
 
@@ -109,7 +109,11 @@ class LearnsBeside(Agent):
         steps = self.needs.clip_length
         if not steps:
             return None
-        draw = replay.draw(self._beside_config.auxiliary.clips, span=steps, purpose="clips")
+        clips = self._beside_config.auxiliary.clips
+        try:
+            draw = replay.draw(clips, span=steps, purpose="clips")
+        except NothingToDrawError:  # no episode is so long: clips reach past its end, and what lies there is masked
+            draw = replay.draw(clips, span=steps, whole=False, purpose="clips")
         return lambda: replay.clips(draw, length=steps)
 
     def learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:

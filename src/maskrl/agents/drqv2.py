@@ -25,11 +25,11 @@ from maskrl.agents.sac import ControlEncoderConfig, Critic
 from maskrl.clock import Clock
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, flat
-from maskrl.nn.layers import mlp, orthogonal_init
+from maskrl.nn.layers import joined, mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import AuxiliaryConfig
-from maskrl.replay.buffer import Replay
+from maskrl.replay.buffer import Replay, Transitions
 
 EDGE = 1 - 1e-6  # of the actions that noise may lead to
 
@@ -40,15 +40,15 @@ EDGE = 1 - 1e-6  # of the actions that noise may lead to
 class Actor(nn.Module):
     """(N, F, h, w) → the best action (N, A) in [-1, 1]."""
 
-    def __init__(self, encoder: Encoder, action_dim: int, hidden: int) -> None:
+    def __init__(self, encoder: Encoder, action_dim: int, hidden: int, vector: int = 0) -> None:
         super().__init__()
         d = encoder.latent_dim
         self.embed = nn.Sequential(nn.Linear(math.prod(encoder.feature_shape), d), nn.LayerNorm(d), nn.Tanh())
-        self.trunk = mlp(d, hidden, hidden, action_dim)
+        self.trunk = mlp(d + vector, hidden, hidden, action_dim)
         orthogonal_init(self)
 
-    def forward(self, features: Tensor) -> Tensor:
-        actions: Tensor = self.trunk(self.embed(flat(features))).tanh()
+    def forward(self, features: Tensor, vectors: Tensor | None = None) -> Tensor:
+        actions: Tensor = self.trunk(joined(self.embed(flat(features)), vectors)).tanh()
         return actions
 
 
@@ -59,8 +59,8 @@ class DrQv2Policy(PolicyNetwork):
         super().__init__(encoder, crop)
         self.actor = actor
 
-    def outputs(self, obs: Tensor) -> tuple[Tensor]:
-        return (self.actor(self.encoder.features(self.pixels(obs))),)
+    def outputs(self, obs: Tensor, vectors: Tensor | None = None) -> tuple[Tensor]:
+        return (self.actor(self.encoder.features(self.pixels(obs)), vectors),)
 
     def choose(self, mean: Tensor) -> Tensor:  # type: ignore[override]
         return mean
@@ -98,8 +98,8 @@ class DrQv2(LearnsBeside):
         self.noise = torch.zeros((), device=device)  # σ of the running update, where the device reads it
         self.protect()
 
-    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
-        (mean,) = self._policy.outputs(obs)
+    def explore(self, obs: Tensor, clock: Clock, vectors: Tensor | None = None) -> Tensor:
+        (mean,) = self._policy.outputs(obs, vectors)
         draw = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
         return (mean + self.config.noise_at(clock.decisions) * draw).clamp(-1, 1)
 
@@ -114,24 +114,29 @@ class DrQv2(LearnsBeside):
             obs, next_obs = self.augment(batch.obs), self.augment(batch.next_obs)
             beside = (drawn.clip, PolicyBatch(batch.obs, obs))
         with self.watch("critic"):
-            metrics = self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
+            metrics = self.update_critic(obs, batch, next_obs)
         metrics |= self.learn_beside("after_critic", *beside)
         with self.watch("actor"):
-            metrics |= self.update_actor(obs)
+            metrics |= self.update_actor(obs, batch.vectors)
         self.slow_encoder.update()
         self.slow_critic.update()
         return Learned(metrics | self.learn_beside("last", *beside))
 
-    def update_critic(self, obs: View, actions: Tensor, rewards: Tensor, next_obs: View, discounts: Tensor) -> Metrics:
+    def update_critic(self, obs: View, batch: Transitions, next_obs: View) -> Metrics:
         """Towards R + γⁿ·min Q̄(o', a') with a' = μ(o') and clipped noise; the convolutions learn with it."""
+        actions = batch.actions
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
         for piece in self.pieces(len(actions)):
+            beside, next_beside = (
+                None if all_ is None else all_[piece] for all_ in (batch.vectors, batch.next_vectors)
+            )
             with torch.no_grad():
                 features = self.encoder.features(next_obs[piece].pixels())
-                next_q = self.slow_critic(self.slow_embed(features), self.noisy(self.actor(features)))
-                target = rewards[piece] + discounts[piece] * next_q.amin(dim=0)
-            q = self.critic(self.encoder(obs[piece].pixels()), actions[piece])  # (2, n)
+                next_actions = self.noisy(self.actor(features, next_beside))
+                next_q = self.slow_critic(joined(self.slow_embed(features), next_beside), next_actions)
+                target = batch.rewards[piece] + batch.discounts[piece] * next_q.amin(dim=0)
+            q = self.critic(joined(self.encoder(obs[piece].pixels()), beside), actions[piece])  # (2, n)
             loss = (q - target).square().sum() / len(actions)
             torch.autograd.backward(loss)
             total, value = total + loss.detach(), value + q.detach().mean(dim=0).sum() / len(actions)
@@ -139,15 +144,16 @@ class DrQv2(LearnsBeside):
         self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
 
-    def update_actor(self, obs: View) -> Metrics:
+    def update_actor(self, obs: View, vectors: Tensor | None = None) -> Metrics:
         """Towards higher min Q(o, a). What the actor sees carries no gradient."""
         n, total = len(obs.gain), torch.zeros((), device=self.device)
         self.optimizers["actor"].zero_grad()
         for piece in self.pieces(n):
+            beside = None if vectors is None else vectors[piece]
             with torch.no_grad():
                 features = self.encoder.features(obs[piece].pixels())
-                states = self.encoder.embed(features)
-            loss = -self.critic(states, self.noisy(self.actor(features))).amin(dim=0).sum() / n
+                states = joined(self.encoder.embed(features), beside)
+            loss = -self.critic(states, self.noisy(self.actor(features, beside))).amin(dim=0).sum() / n
             torch.autograd.backward(loss, inputs=list(self.actor.parameters()))
             total = total + loss.detach()
         self.require_finite("actor loss", total)
@@ -216,8 +222,8 @@ class DrQv2Config(BesideConfig):
             )
         obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
-        actor = Actor(encoder, spaces.action_dim, self.hidden).to(device)
-        critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
+        actor = Actor(encoder, spaces.action_dim, self.hidden, spaces.vector).to(device)
+        critic = Critic(encoder.latent_dim + spaces.vector, spaces.action_dim, self.hidden).to(device)
         generators = Generators(seed, device)
         host = Host(encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, generator=generators.objective)
         return DrQv2(

@@ -12,7 +12,7 @@ the end of an episode are zero, and the decoder is not copied into the target ne
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -37,7 +37,7 @@ from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, NatureEncoder
-from maskrl.nn.layers import NoisyLinear, resample
+from maskrl.nn.layers import NoisyLinear, joined, resample
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
@@ -112,15 +112,16 @@ class QHead(nn.Module):
         *,
         dueling: bool,
         layer: Callable[[int, int], nn.Module],
+        vector: int = 0,  # numbers beside a latent state
     ) -> None:
         super().__init__()
         self.actions, self.width = actions, width
         outputs = [width, actions * width] if dueling else [actions * width]
-        self.first = FirstLayers(layer(latent_dim, hidden) for _ in outputs)
+        self.first = FirstLayers(vector, (layer(latent_dim + vector, hidden) for _ in outputs))
         self.last = nn.ModuleList(layer(hidden, n) for n in outputs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(N, d) → (N, A, width)."""
+        """(N, d), or (N, d + V) with numbers beside the states → (N, A, width)."""
         if len(self.last) == 2:
             # Two streams send their gradients back: scaled by 1/√2, they together have the size of one (Wang et al., 2016).
             states = states.detach() + (states - states.detach()) / math.sqrt(2)
@@ -136,10 +137,18 @@ class QHead(nn.Module):
 
 
 class FirstLayers(nn.ModuleList):
-    """The first layers of all streams, side by side and without noise: SPR's projection, and the paper's on Atari."""
+    """The first layers of all streams, side by side and without noise: SPR's projection, and the paper's on Atari.
+
+    An objective knows pictures alone: zeros stand for the numbers beside them.
+    """
+
+    def __init__(self, vector: int, layers: Iterable[nn.Module]) -> None:
+        super().__init__(layers)
+        self._vector = vector
 
     def forward(self, states: Tensor) -> Tensor:
         """(N, d) → (N, streams · hidden), the value's first."""
+        states = F.pad(states, (0, self._vector)) if self._vector else states
         return torch.cat(
             [layer.mean(states) if isinstance(layer, NoisyLinear) else layer(states) for layer in self], dim=-1
         )
@@ -155,9 +164,9 @@ class RainbowPolicy(PolicyNetwork):
         super().__init__(encoder, crop)
         self.head, self.returns = head, returns
 
-    def outputs(self, obs: Tensor) -> tuple[Tensor]:
+    def outputs(self, obs: Tensor, vectors: Tensor | None = None) -> tuple[Tensor]:
         """The expected return of every action, (N, A)."""
-        return (self.returns.mean(self.head(self.encoder(self.pixels(obs)))),)
+        return (self.returns.mean(self.head(joined(self.encoder(self.pixels(obs)), vectors))),)
 
     def choose(self, expected: Tensor) -> Tensor:  # type: ignore[override]
         return expected.argmax(dim=-1)
@@ -210,10 +219,10 @@ class Rainbow(Agent):
         config = self.config
         return config.correction + (1 - config.correction) * min(1.0, self.updates / config.correction_updates)
 
-    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
+    def explore(self, obs: Tensor, clock: Clock, vectors: Tensor | None = None) -> Tensor:
         self._policy.train()  # with noise in the head, which is new after every update
         self.encoder.eval()  # but without dropout
-        actions: Tensor = self._policy(obs)
+        actions: Tensor = self._policy(obs, vectors)
         self.encoder.train()
         if (epsilon := self.epsilon(clock)) > 0:
             stream, where = self.generators.explore, self.device
@@ -289,11 +298,12 @@ class Rainbow(Agent):
         judged_pixels = judged.pixels() if self.config.double else next_pixels
         self.renew_noise()
         with torch.no_grad():
-            next_outputs = self.target_head(self.target_encoder(next_pixels))  # (B, A, width)
-            judge = self.head(self.encoder(judged_pixels)) if self.config.double else next_outputs
+            beside = batch.next_vectors
+            next_outputs = self.target_head(joined(self.target_encoder(next_pixels), beside))  # (B, A, width)
+            judge = self.head(joined(self.encoder(judged_pixels), beside)) if self.config.double else next_outputs
             best = self.returns.mean(judge).argmax(dim=-1)
             target = self.returns.target(batch.rewards, batch.discounts, _of(next_outputs, best))
-        outputs = self.head(self.encoder(obs.pixels()))  # (B, A, width)
+        outputs = self.head(joined(self.encoder(obs.pixels()), batch.vectors))  # (B, A, width)
         taken = _of(outputs, batch.actions.argmax(dim=-1))
         loss = (weights * self.returns.loss(taken, target)).mean()
         self.require_finite("Q loss", loss)
@@ -454,8 +464,9 @@ class RainbowConfig(AgentConfig):
         sigma = self.noisy_std
         layer = nn.Linear if sigma is None else lambda fan_in, fan_out: NoisyLinear(fan_in, fan_out, sigma)
         head = QHead(
-            encoder.latent_dim, self.hidden, spaces.action_dim, returns.width, dueling=self.dueling, layer=layer
-        ).to(device)
+            encoder.latent_dim, self.hidden, spaces.action_dim, returns.width, dueling=self.dueling, layer=layer,
+            vector=spaces.vector,
+        ).to(device)  # fmt: skip
         generators, built = Generators(seed, device), None
         if objective is not None:
             host = Host(

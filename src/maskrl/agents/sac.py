@@ -29,10 +29,11 @@ from maskrl.clock import Clock
 from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import ControlEncoder, Encoder, flat
-from maskrl.nn.layers import mlp, orthogonal_init
+from maskrl.nn.layers import joined, mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import AuxiliaryConfig
+from maskrl.replay.buffer import Transitions
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 
@@ -40,22 +41,24 @@ LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 class Actor(nn.Module):
     """A squashed Gaussian over actions, from the shared convolutional maps."""
 
-    def __init__(self, encoder: Encoder, action_dim: int, hidden: int, *, squash: bool = False) -> None:
+    def __init__(
+        self, encoder: Encoder, action_dim: int, hidden: int, *, squash: bool = False, vector: int = 0
+    ) -> None:
         super().__init__()
         d = encoder.latent_dim
         end = [nn.Tanh()] if squash else []
         self.embed = nn.Sequential(nn.Linear(math.prod(encoder.feature_shape), d), nn.LayerNorm(d), *end)
-        self.trunk = mlp(encoder.latent_dim, hidden, hidden, 2 * action_dim)
+        self.trunk = mlp(d + vector, hidden, hidden, 2 * action_dim)
         orthogonal_init(self)
 
-    def distribution(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, F, h, w) → mean and log standard deviation before the squashing, (N, A) each."""
-        mean, raw = self.trunk(self.embed(flat(features))).chunk(2, dim=-1)
+    def distribution(self, features: Tensor, vectors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(N, F, h, w), and (N, V) beside them → mean and log standard deviation before the squashing, (N, A) each."""
+        mean, raw = self.trunk(joined(self.embed(flat(features)), vectors)).chunk(2, dim=-1)
         return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (raw.tanh() + 1)
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, vectors: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(N, F, h, w) → a drawn action (N, A) and its log probability (N,)."""
-        mean, log_std = self.distribution(features)
+        mean, log_std = self.distribution(features, vectors)
         noise = torch.randn_like(mean)
         action = squashed(mean, log_std, noise)
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
@@ -74,15 +77,15 @@ class SACPolicy(PolicyNetwork):
         super().__init__(encoder, crop)
         self.actor = actor
 
-    def outputs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.actor.distribution(self.encoder.features(self.pixels(obs)))
+    def outputs(self, obs: Tensor, vectors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.actor.distribution(self.encoder.features(self.pixels(obs)), vectors)
 
     def choose(self, mean: Tensor, log_std: Tensor) -> Tensor:  # type: ignore[override]
         return mean.tanh()
 
 
 class Critic(nn.Module):
-    """Two Q functions of a latent state and an action."""
+    """Two Q functions of a latent state, with numbers beside it or without, and an action."""
 
     def __init__(self, latent_dim: int, action_dim: int, hidden: int) -> None:
         super().__init__()
@@ -136,8 +139,8 @@ class SAC(LearnsBeside):
     def own_state(self) -> dict[str, Tensor]:
         return {"log_temperature": self.log_temperature}
 
-    def explore(self, obs: Tensor, clock: Clock) -> Tensor:
-        mean, log_std = self._policy.outputs(obs)
+    def explore(self, obs: Tensor, clock: Clock, vectors: Tensor | None = None) -> Tensor:
+        mean, log_std = self._policy.outputs(obs, vectors)
         noise = torch.randn(mean.shape, generator=self.generators.explore, dtype=mean.dtype, device=mean.device)
         return squashed(mean, log_std, noise)
 
@@ -154,32 +157,34 @@ class SAC(LearnsBeside):
             obs, next_obs = ([self.augment(each) for _ in range(config.views)] for each in (batch.obs, batch.next_obs))
             material = (clip, PolicyBatch(batch.obs, obs[0]))
         with self.watch("critic"):
-            metrics |= self.update_critic(obs, batch.actions, batch.rewards, next_obs, batch.discounts)
+            metrics |= self.update_critic(obs, batch, next_obs)
         metrics |= self.learn_beside("after_critic", *material)
         if self._is_due(config.actor_every):
             with self.watch("actor"):
-                metrics |= self.update_actor_and_temperature(obs[0])
+                metrics |= self.update_actor_and_temperature(obs[0], batch.vectors)
         if self._is_due(config.target_every):
             self.target_encoder.update()
             self.target_critic.update()
         return Learned(metrics | self.learn_beside("last", *material))
 
-    def update_critic(
-        self, obs: Sequence[View], actions: Tensor, rewards: Tensor, next_obs: Sequence[View], discounts: Tensor
-    ) -> Metrics:
+    def update_critic(self, obs: Sequence[View], batch: Transitions, next_obs: Sequence[View]) -> Metrics:
         """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads.
 
         Of several views of each (DrQ), targets are averaged and losses are added up.
         """
-        temperature = self.log_temperature.detach().exp()
+        temperature, actions = self.log_temperature.detach().exp(), batch.actions
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
         for piece in self.pieces(len(actions)):
+            beside, next_beside = (
+                None if all_ is None else all_[piece] for all_ in (batch.vectors, batch.next_vectors)
+            )
             with torch.no_grad():
-                values = [self._next_value(view[piece].pixels(), temperature) for view in next_obs]
-                target = rewards[piece] + discounts[piece] * (sum(values[1:], values[0]) / len(values))
+                values = [self._next_value(view[piece].pixels(), next_beside, temperature) for view in next_obs]
+                mean = sum(values[1:], values[0]) / len(values)
+                target = batch.rewards[piece] + batch.discounts[piece] * mean
             for view in obs:
-                q = self.critic(self.encoder(view[piece].pixels()), actions[piece])  # (2, n)
+                q = self.critic(joined(self.encoder(view[piece].pixels()), beside), actions[piece])  # (2, n)
                 loss = (q - target).square().sum() / len(actions)
                 torch.autograd.backward(loss)
                 total = total + loss.detach()
@@ -188,24 +193,26 @@ class SAC(LearnsBeside):
         self.optimizers["critic"].step()
         return {"critic/loss": total, "critic/q": value}
 
-    def _next_value(self, pixels: Tensor, temperature: Tensor) -> Tensor:
+    def _next_value(self, pixels: Tensor, vectors: Tensor | None, temperature: Tensor) -> Tensor:
         """Min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), of every observation."""
-        actions, log_prob = self.actor(self.encoder.features(pixels))
-        value: Tensor = self.target_critic(self.target_encoder(pixels), actions).amin(dim=0) - temperature * log_prob
+        actions, log_prob = self.actor(self.encoder.features(pixels), vectors)
+        q = self.target_critic(joined(self.target_encoder(pixels), vectors), actions)
+        value: Tensor = q.amin(dim=0) - temperature * log_prob
         return value
 
-    def update_actor_and_temperature(self, obs: View) -> Metrics:
+    def update_actor_and_temperature(self, obs: View, vectors: Tensor | None = None) -> Metrics:
         """mean(α·log π − min Q), and the temperature that brings the entropy to −A. The maps carry no gradient."""
         n = len(obs.gain)
         temperature = self.log_temperature.exp()
         total, entropy = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["actor"].zero_grad()
         for piece in self.pieces(n):
+            beside = None if vectors is None else vectors[piece]
             with torch.no_grad():
                 # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
                 features = self.encoder.features(obs[piece].pixels())
-                states = self.encoder.embed(features)
-            actions, log_prob = self.actor(features)
+                states = joined(self.encoder.embed(features), beside)
+            actions, log_prob = self.actor(features, beside)
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
             torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
@@ -290,8 +297,9 @@ class SACConfig(BesideConfig):
         obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
         target_encoder = Momentum(encoder, self.encoder_momentum)
-        actor = Actor(encoder, spaces.action_dim, self.hidden, squash=self.encoder.squash).to(device)
-        critic = Critic(encoder.latent_dim, spaces.action_dim, self.hidden).to(device)
+        squash, vector = self.encoder.squash, spaces.vector
+        actor = Actor(encoder, spaces.action_dim, self.hidden, squash=squash, vector=vector).to(device)
+        critic = Critic(encoder.latent_dim + vector, spaces.action_dim, self.hidden).to(device)
         generators = Generators(seed, device)
         host = Host(
             encoder, encoder.latent_dim, spaces.action_dim, obs_shape=obs_shape, target_encoder=target_encoder,

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from maskrl import recipes
+from maskrl.recipes import own
 from maskrl.recipes.published import Unit
 from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leaves
 
@@ -41,9 +42,9 @@ def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Pr
     told = {path: value for path, value in leaves(recipe).items() if path != "env.timeout"}  # which changes no score
     from_recipe = {path: value for path, value in told.items() if path.startswith("env.") or path in PROTOCOL}
     if recipe.preset is not None:
-        own, suites = (named_recipe(recipe.name, recipe.profile, agent, "none") for agent in (recipe.preset, None))
-        if own is not None and suites is not None:
-            chosen, usual = leaves(own), leaves(suites)
+        systems, suites = (recipes.usual(recipe, agent, None) for agent in (recipe.preset, None))
+        if systems is not None and suites is not None:
+            chosen, usual = leaves(systems), leaves(suites)
             from_recipe |= {
                 path: usual[path]
                 for path, value in from_recipe.items()
@@ -76,9 +77,7 @@ def method_of(recipe: Recipe) -> str:
 
     So runs that compute something else are never averaged as if they were seeds of one method.
     """
-    named = named_recipe(
-        recipe.name, recipe.profile, recipe.preset, recipe.objective.name if recipe.objective else "none"
-    )
+    named = recipes.usual(recipe, recipe.preset, recipe.objective.name if recipe.objective else None)
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
     told = {path: values.partition(" -> ")[2] for path, _, values in kept}
@@ -89,9 +88,11 @@ def method_of(recipe: Recipe) -> str:
 
 
 @cache
-def named_recipe(name: str, profile: Profile, agent: str | None = None, objective: str | None = None) -> Recipe | None:
-    """The recipe of that name, if there is one."""
+def named_recipe(name: str, profile: Profile) -> Recipe | None:
+    """The recipe of that name, if there is one that can be told without running code of an environment."""
+    if own.is_own(name):
+        return None
     try:
-        return recipes.find(name, profile, agent=agent, objective=objective)
+        return recipes.find(name, profile)
     except ValueError:  # a recipe of the user's own
         return None

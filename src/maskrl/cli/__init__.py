@@ -15,7 +15,22 @@ from typing import Annotated
 import typer
 
 from maskrl import __version__
-from maskrl.cli import bench, doctor, licences, pictures, plan, recipes, report, representation, results, sweep, train
+from maskrl.cli import (
+    bench,
+    check,
+    doctor,
+    export,
+    licences,
+    pictures,
+    plan,
+    play,
+    recipes,
+    report,
+    representation,
+    results,
+    sweep,
+    train,
+)
 from maskrl.cli.help import App
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
@@ -85,7 +100,11 @@ app = App(
 )
 app.callback()(options)
 app.command()(train.train)
+app.command()(train.extend)
 app.command()(train.evaluate)
+app.command()(export.export)
+app.command()(check.check)
+app.command()(play.play)
 app.command()(representation.probe)
 app.command()(representation.pretrain)
 app.command()(pictures.masks)

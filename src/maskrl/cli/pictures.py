@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Asked, Force, ProfileOption, Refusal, refusing
+from maskrl.cli.words import Asked, Force, ProfileOption, Refusal, Trust, consented, refusing
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def masks(
         typer.Option(metavar="N", min=0, max=10**6, help=START_HELP),
     ] = 24,
     profile: ProfileOption = "auto",
+    trust: Trust = False,
     force: Force = False,
 ) -> None:
     """Make a page that shows what MLR masks in a real clip. The page varies strategy, ratio and size.
@@ -65,6 +66,7 @@ def masks(
     with refusing(RunError, ValueError):
         if Path(source).is_dir():
             run = Run.open(Path(source))
+            consented(run.recipe, None, trust)
             _require_objective(words, run)
             recipe, note = _with_masks(run.recipe)
             recipe, command = with_overrides(recipe, words), ""
@@ -101,7 +103,11 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
     if recipe.objective is not None:
         return recipe, ""
-    original = recipes.find(recipe.name, recipe.profile)
+    original = recipes.usual(recipe, None, "mlr")
+    if original is None:
+        raise ValueError(
+            f"{recipe.name} is no recipe of maskrl's own, and its run has no objective: there are no masks to show."
+        )
     note = f"This is the {recipe.method} method, which hides nothing. The page shows what MLR would hide."
     return with_objective(recipe, original.objective), note
 

@@ -56,6 +56,8 @@ def _list_methods() -> None:
         "\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|NAME+NAME|none."
     )
     for suite, module in known.SUITES.items():
+        if suite == "gym":  # has no task of its own
+            continue
         objectives = module.objectives(known.example_task(suite), "lite")
         print(f"  {suite}: agents {', '.join(module.AGENTS)}; objectives {', '.join(objectives)}")
     print(f"{', '.join(QUOTED)} are quoted from the paper's tables and not run.")
@@ -79,6 +81,7 @@ def _list_names() -> None:
     console().print(table(("recipe", "paper's 100k: MLR", "Baseline"), rows, left=1))
     print("\n100k is 100,000 frames on DMControl and 100,000 decisions on Atari.")
     print("maskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
+    print("An environment of your own: gym/ID, gym/PACKAGE:ID or FILE.py:FUNCTION (docs/own-environment.md).")
 
 
 def _list_ablations() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskrl.cli.words import NOT_COMPARABLE, AsJson, command, print_rows, refusing, telling
+from maskrl.cli.words import NOT_COMPARABLE, AsJson, Trust, command, consented, print_rows, refusing, telling
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def _complain(text: str) -> None:
 def probe(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     clips: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**6, help=CLIPS_HELP)] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a run's encoder represents. Writes probe.json into the run's directory and changes nothing else there.
@@ -43,7 +44,7 @@ def probe(
 
     with refusing(RunError, OSError, ValueError, ModuleNotFoundError, RuntimeError):
         opened = Run.open(run)
-        recipe = opened.recipe
+        recipe = consented(opened.recipe, None, trust)
         configure_process(recipe, opened.threads)
         like = _objective_like(recipe) if recipe.objective is None else None
         found = probe_run(opened, like=like, clips=clips, tell=_complain)
@@ -61,10 +62,8 @@ def _objective_like(recipe: "Recipe") -> "ObjectiveConfig | None":
     """The objective of the recipe of that name; None if it is a recipe of the user's own, or its masks do not fit here."""
     from maskrl import recipes
 
-    try:
-        objective = recipes.find(recipe.name, recipe.profile, "mlr").objective
-    except ValueError:
-        return None
+    usual = recipes.usual(recipe, None, "mlr")
+    objective = None if usual is None else usual.objective
     masks = None if objective is None else objective.masks
     fits = masks is not None and all(recipe.env.size % side == 0 for side in masks.cube[1:])
     return objective if fits else None
@@ -108,6 +107,7 @@ def pretrain(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory for the collected data and the encoder.")],
     transitions: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=TRANSITIONS_HELP)] = None,
     updates: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=UPDATES_HELP)] = None,
+    trust: Trust = False,
 ) -> None:
     """Pretrain an encoder with MLR alone, on data of a run's agent. The same command again continues.
 
@@ -123,8 +123,12 @@ def pretrain(
     again = command("pretrain", str(run), out=out, transitions=transitions, updates=updates)
     with refusing(RunError, ValueError):
         opened = Run.open(run)
-        recipe = opened.recipe
-        origin = recipe if recipe.objective is not None else recipes.find(recipe.name, recipe.profile, "mlr")
+        recipe = consented(opened.recipe, None, trust)
+        origin = recipe if recipe.objective is not None else recipes.usual(recipe, None, "mlr")
+        if origin is None:
+            raise ValueError(
+                f"{recipe.name} is no recipe of maskrl's own, so nothing says which objective to train. Use a run of MLR."
+            )
         plan = pretraining.plan(opened, origin, transitions=transitions, updates=updates)
     rows = {
         "collects": f"{plan.transitions:,} decisions, exploring",

@@ -12,10 +12,10 @@ from maskrl.words import count
 
 def results(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS", help="Run directories, and folders of them.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write scores.csv and about.json.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write scores.csv, probes.csv and about.json.")],
     force: Force = False,
 ) -> None:
-    """Write the scores of finished runs as two small files. They are for a repository; `maskrl report DIR` reads them.
+    """Write the scores of finished runs as small files. They are for a repository; `maskrl report DIR` reads them.
 
     $ maskrl results sweeps/toy --out results/toy
     """

@@ -4,8 +4,8 @@ import errno
 import json
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,11 +21,14 @@ from maskrl.cli.words import (
     Force,
     MethodOption,
     ObjectiveOption,
+    OtherEnv,
     Overrides,
     Profile,
     ProfileOption,
     Refusal,
+    Trust,
     command,
+    consented,
     listed,
     print_rows,
     refusing,
@@ -37,13 +40,17 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
     from maskrl.runs.directory import Run
     from maskrl.runs.evaluate import EpisodeReturns
+    from maskrl.runs.loggers import Logger
     from maskrl.runs.policy import Policy
     from maskrl.runs.terminal import Terminal
 
 
 # The recipe of `maskrl train first` and `make train`: a task of DMControl, or a game where DMControl cannot be drawn.
 FIRST, FIRST_GAME = "dmcontrol/cartpole-balance", "atari/assault"
-TRAIN_HELP = "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine."
+TRAIN_HELP = (
+    "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine. Your own environment: "
+    "gym/CarRacing-v3, gym/my_package:MyEnv-v0 or my_env.py:make_env."
+)
 
 RUN_DIR_HELP = "The run's directory (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 VIDEO_HELP = "At the end, record random play and the trained agent side by side: video.mp4 in the run's directory."
@@ -71,8 +78,6 @@ def train(
     from maskrl.envs.base import require_extra
     from maskrl.runs.directory import Run, RunError, default_path
     from maskrl.runs.loggers import choose_loggers
-    from maskrl.runs.loop import train as run_to_the_end
-    from maskrl.runs.terminal import Terminal, until_closed
 
     recipe = first() if recipe == "first" else recipe
     asked = Asked(recipe, overrides, profile, method, agent, objective)
@@ -98,18 +103,59 @@ def train(
         needs = forecast(chosen, path)  # before anything is written
     with refusing(RunError, OSError):
         run = run or Run.create(path, chosen)
+    _train(run, needs, profile, makers, asked.command(run_dir, names or ()))
+    if video:
+        _show(run)
+
+
+def _train(
+    run: "Run", needs: "Forecast", profile: Profile, makers: "Sequence[Callable[[Run], Logger]]", command: str
+) -> None:
+    """Train to the end, with a banner before and a summary after; `command` continues it."""
+    from maskrl.runs.loop import train as run_to_the_end
+    from maskrl.runs.terminal import Terminal, until_closed
+
     with until_closed():  # `| head` may have ended already, and the run goes on
         banner(run, needs, profile)
-
     terminal = Terminal(run)
-    with _ending(run, terminal, asked.command(run_dir, names or ())):
+    with _ending(run, terminal, command):
         # The terminal comes last: when it draws, the others have what it shows.
-        run_to_the_end(chosen, run, [*(make(run) for make in makers), terminal])
+        run_to_the_end(run.recipe, run, [*(make(run) for make in makers), terminal])
     with until_closed():
         print()
         summary(run)
-    if video:
-        _show(run)
+
+
+def extend(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="budget.frames=N", help="The larger budget; without one, it just continues."),
+    ] = None,
+    trust: Trust = False,
+    log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
+) -> None:
+    """Continue a run to a larger budget. The result is the same as with that budget from the start.
+
+    $ maskrl extend RUN budget.frames=200000
+    """
+    from maskrl.cost.forecast import forecast
+    from maskrl.runs import extend as extending
+    from maskrl.runs.directory import Run, RunError
+    from maskrl.runs.loggers import choose_loggers
+
+    names = listed(",".join(log)) if log else None
+    with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
+        opened, makers = Run.open(run), choose_loggers(names)
+        consented(opened.recipe, None, trust)
+        wanted, differences = extending.plan(opened, overrides) if overrides else extending.Extension(opened.recipe)
+        if not overrides and opened.status == "done":
+            raise Refusal(f"{run} is finished. Name a larger budget, such as budget.frames={2 * wanted.frames}.")
+        needs = forecast(wanted, run)  # before anything is written
+        opened = extending.extend(opened, wanted) if overrides else opened
+    for words in differences:
+        print(f"This differs from a run with this budget from the start: {words}.")
+    _train(opened, needs, opened.recipe.profile, makers, command("extend", str(run), log=",".join(names or ()) or None))
 
 
 def _show(run: "Run") -> None:
@@ -282,6 +328,8 @@ def evaluate(
         int | None, typer.Option(metavar="N", min=1, max=10**6, help="Default: as many as in the run.")
     ] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
+    trust: Trust = False,
+    env: OtherEnv = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -296,11 +344,13 @@ def evaluate(
     with refusing(RunError):
         opened = Run.open(run)
         state = opened.newest(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
-    recipe, played = opened.recipe, episodes or opened.recipe.evaluation.episodes
+    recipe = consented(opened.recipe, env, trust)
+    played = episodes or opened.recipe.evaluation.episodes
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         policy = policy_of(recipe, state, device=str(device_of(recipe)))
     configure_process(recipe, opened.threads)
-    returns, recorded = _play(policy, recipe, played, video, force)
+    with redirect_stdout(sys.stderr):  # an environment may print
+        returns, recorded = _play(policy, recipe, played, video, force)
     if as_json:
         about = {name: getattr(recipe, name) for name in ("method", "profile", "seed")}
         result = {"score": returns.score, "spread": returns.spread, "returns": returns.returns}

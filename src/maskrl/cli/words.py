@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -50,6 +50,14 @@ ObjectiveOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="The objective's half of a method; none for the agent alone.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is not an earlier output of this command.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the code of the run's environment, though you did not train it on this machine."),
+]
+OtherEnv = Annotated[
+    str | None,
+    typer.Option("--env", metavar="FILE.py:FUNCTION", help="Play there, and not in the run's own environment."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
@@ -96,6 +104,19 @@ class Asked(NamedTuple):
         return typed(
             self.name, *(self.overrides or ()), **chosen, agent=self.agent, objective=self.objective, **options
         )
+
+
+def consented(recipe: "Recipe", env: str | None, trust: bool) -> "Recipe":
+    """The recipe of a run whose environment is about to be made, with what the user says about that."""
+    from dataclasses import replace
+
+    with refusing(ValueError):
+        if env is not None:
+            other: Any = recipe.env.made_from(env)
+            return replace(recipe, env=other)
+        if trust:
+            recipe.env.trust()
+        return recipe
 
 
 def command(*words: str, **options: object) -> str:

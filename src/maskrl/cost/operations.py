@@ -80,7 +80,8 @@ def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
             for _ in range(turn):
                 agent.update(replay)
             learnt, convolutions = counter.flops, counter.convolutions
-            agent.act(np.zeros((1, *spaces.obs), np.uint8), explore=True, clock=Clock(0, 0, 0, 0.0))
+            rows = np.zeros((1, spaces.vector), np.float32) if spaces.vector else None
+            agent.act(np.zeros((1, *spaces.obs), np.uint8), rows, explore=True, clock=Clock(0, 0, 0, 0.0))
     finally:
         hook.remove()
     return UpdateCost(
@@ -212,7 +213,9 @@ class _Blank(Replay):
 
     def transitions(self, draw: Draw, **_: Any) -> Transitions:
         numbers = torch.empty(len(draw), device=META)
-        return Transitions(self._obs(len(draw)), self._actions(len(draw)), numbers, self._obs(len(draw)), numbers)
+        rows = torch.empty(len(draw), self.spaces.vector, device=META) if self.spaces.vector else None
+        obs = self._obs(len(draw))
+        return Transitions(obs, self._actions(len(draw)), numbers, torch.empty_like(obs), numbers, rows, rows)
 
     def clips(self, draw: Draw, *, length: int, **_: Any) -> Clip:
         return Clip(self._obs(len(draw), length), self._actions(len(draw), length))

@@ -88,13 +88,14 @@ def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
     while len(steps) < least or time.perf_counter() - begun < seconds:
         if over:
             start = Start()
-            obs, _ = env.reset(seed=episode_seed(0, len(resets)), options={"restart": True})
+            obs, info = env.reset(seed=episode_seed(0, len(resets)), options={"restart": True})
             resets.append(start.seconds)
-            replay.begin_episode(obs)
+            replay.begin_episode(obs, info.get("vector"))
         action, start = spaces.random_action(chance), Start()
-        obs, reward, terminated, truncated, _ = env.step(action)
+        obs, reward, terminated, truncated, info = env.step(action)
         steps.append(start.seconds)
-        replay.add(spaces.as_vector(action), float(reward), obs, terminated=terminated, truncated=truncated)
+        ends_so = {"terminated": terminated, "truncated": truncated}
+        replay.add(spaces.as_vector(action), float(reward), obs, info.get("vector"), **ends_so)
         over = terminated or truncated
         ends += [len(steps)] * over
     env.close()
@@ -153,9 +154,10 @@ def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
     agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device)
     update = fastest(lambda: seconds_each(lambda: agent.update(stepped.replay), turn, device), seconds, least=2) / turn
     obs = np.zeros((min(recipe.evaluation.side_by_side, recipe.evaluation.episodes), *stepped.spaces.obs), np.uint8)
-    act = fastest(partial(agent.policy().act, obs[:1]))
+    rows = np.zeros((len(obs), stepped.spaces.vector), np.float32) if stepped.spaces.vector else None
+    act = fastest(partial(agent.policy().act, obs[:1], None if rows is None else rows[:1]))
     on_gpu = device.type != "cpu"
     with nullcontext() if on_gpu else torch_threads(1):
-        obs = obs if on_gpu else obs[:1]
-        together = fastest(partial(agent.policy().act, obs)) / len(obs)
+        obs, rows = (obs, rows) if on_gpu else (obs[:1], None if rows is None else rows[:1])
+        together = fastest(partial(agent.policy().act, obs, rows)) / len(obs)
     return Updated(update, act, together, 1.0)

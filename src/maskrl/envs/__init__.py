@@ -6,8 +6,9 @@ not when the suite is named.
 
 from maskrl.envs.atari import Atari
 from maskrl.envs.dmcontrol import DMControl
+from maskrl.envs.gym import Gym
 from maskrl.envs.toy import ToyArcade, ToyControl
 
-__all__ = ["AnyEnv", "Atari", "DMControl", "ToyArcade", "ToyControl"]
+__all__ = ["AnyEnv", "Atari", "DMControl", "Gym", "ToyArcade", "ToyControl"]
 
-AnyEnv = DMControl | Atari | ToyControl | ToyArcade
+AnyEnv = DMControl | Atari | ToyControl | ToyArcade | Gym

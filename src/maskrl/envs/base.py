@@ -56,6 +56,23 @@ class EnvConfig(Config):
         """What `maskrl bench env` compares: the environment alone, or frames of these sizes."""
         return [self]
 
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process can make it: not so for a callable that only this one knows."""
+        return True
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its code may run without asking (see envs/consent.py)."""
+        return True
+
+    def trust(self) -> None:
+        """Let its code run for this user on this machine, now and later, where that needs consent (see envs/consent.py)."""
+
+    def made_from(self, name: str) -> "EnvConfig":
+        """The same values with another environment, where that is a name of its own."""
+        raise ValueError(f"The run's environment is {self.kind}/{self.task}, which needs no --env. Leave it out.")
+
     def renderer(self) -> str | None:
         """The renderer, if another one may draw different frames."""
         return None
@@ -107,6 +124,11 @@ def episode_seed(run_seed: int, episode: int) -> int:
     `env.reset(seed=episode_seed(run, n))` makes episode n a function of its actions alone, whatever came before it.
     """
     return int(np.random.SeedSequence((run_seed, episode)).generate_state(1)[0])
+
+
+def rows_of(info: dict[str, Any]) -> NDArray[np.float32] | None:
+    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; else None."""
+    return info["vector"][None] if "vector" in info else None
 
 
 def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:

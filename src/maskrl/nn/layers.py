@@ -20,6 +20,11 @@ def mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def joined(states: Tensor, vectors: Tensor | None) -> Tensor:
+    """Latent states (N, d) with the numbers beside them (N, V), if there are some: (N, d + V)."""
+    return states if vectors is None else torch.cat([states, vectors], dim=-1)
+
+
 class Convolutions(nn.Sequential):
     """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
 

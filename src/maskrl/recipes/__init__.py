@@ -6,7 +6,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from maskrl.envs.atari import normalise
-from maskrl.recipes import ablations, atari, dmcontrol, toy
+from maskrl.envs.gym import Factory, Gym
+from maskrl.recipes import ablations, atari, dmcontrol, own, toy
 from maskrl.recipes.methods import METHODS, TOYS, Method, Pair
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
@@ -17,7 +18,7 @@ from maskrl.recipes.suggest import choices, nearest
 __all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and what is defined here
 
 AnyProfile = Literal["auto", "paper", "lite"]
-SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy}
+SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy, "gym": own}
 
 
 def names() -> list[str]:
@@ -36,7 +37,7 @@ def example_task(suite: str) -> str:
 
 
 def find(
-    name: str,
+    name: str | Factory,
     profile: AnyProfile = "auto",
     method: str | None = None,
     *,
@@ -48,11 +49,17 @@ def find(
     `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
     no objective and "mlr+spr" is two at once.
     """
-    suite, task = _suite_and_task(name)
+    return _find(*_suite_and_task(name), profile, method, agent, objective)
+
+
+def _find(
+    suite: str, task: Any, profile: AnyProfile, method: str | None, agent: str | None, objective: str | None
+) -> Recipe:
     _require("profile", profile, ["auto", *get_args(Profile)])
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
-    pair = _pair(name, method, agent, objective)
+    name = f"{suite}/{task}" if isinstance(task, str) else f"{suite}/{task.env.task}"
+    pair = _pair(name, task.like if isinstance(task, own.Seen) else suite, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
         _require("agent", pair.agent, agents)
@@ -65,7 +72,25 @@ def find(
     return chosen
 
 
-def _suite_and_task(name: str) -> tuple[str, str]:
+def usual(recipe: Recipe, agent: str | None, objective: str | None) -> Recipe | None:
+    """The recipe of the same name with these halves and without overrides, if there is one.
+
+    For recipes that a run may have brought: it runs no code of an environment, while to `find` a name is to agree to that.
+    """
+    try:
+        if isinstance(recipe.env, Gym):
+            return own.recipe(own.seen(recipe), recipe.profile, agent, objective)
+        if own.is_own(recipe.name):
+            return None
+        return find(recipe.name, recipe.profile, agent=agent, objective=objective or "none")
+    except (ValueError, KeyError):  # a recipe of the user's own
+        return None
+
+
+def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple[str, Any]:
+    """The suite, and its word for the task. An environment of one's own is looked at with the overrides that decide what it is."""
+    if not isinstance(name, str) or own.is_own(name):
+        return "gym", own.look(name, overrides)
     suite, _, task = name.partition("/")
     if suite == "atari":
         name = f"atari/{normalise(task)}"
@@ -78,8 +103,8 @@ def _suite_and_task(name: str) -> tuple[str, str]:
     return suite, name.partition("/")[2]
 
 
-def _pair(name: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
-    """The pair that was asked for, if this suite has it."""
+def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
+    """The pair that was asked for, if the suite has it whose methods the recipe has."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
         raise ValueError(
@@ -88,9 +113,9 @@ def _pair(name: str, method: str | None, agent: str | None, objective: str | Non
     if agent is not None or objective is not None:
         return Pair(agent, {None: "mlr", "none": None}.get(objective, objective))
     _require("method", method or "mlr", METHODS)
-    pair = pair_on(name, method or "mlr")
+    pair = pair_on(name, method or "mlr", suite)
     if pair is None:
-        there = [other for other in METHODS if pair_on(name, other) is not None]
+        there = [other for other in METHODS if pair_on(name, other, suite) is not None]
         raise ValueError(
             f"method {method!r} is published for {' and '.join(METHODS[method or 'mlr'].suites)}, not for {name}. "
             f"Choose one of {', '.join(there)}."
@@ -98,9 +123,9 @@ def _pair(name: str, method: str | None, agent: str | None, objective: str | Non
     return pair
 
 
-def pair_on(name: str, method: str) -> Pair | None:
+def pair_on(name: str, method: str, suite: str | None = None) -> Pair | None:
     """The halves of a method on a recipe's suite; None if the suite does not have it. Toys have small values for some."""
-    suite = name.partition("/")[0]
+    suite = suite or name.partition("/")[0]
     pair = METHODS[method].pairs.get(TOYS.get(name, suite))
     if pair is None or (suite == "toy" and pair.agent is not None and pair.agent not in toy.AGENTS):
         return None
@@ -121,7 +146,7 @@ def human_normalised(recipe: Recipe, score: float) -> float | None:
 
 
 def resolve(
-    name: str,
+    name: str | Factory,
     overrides: Iterable[str] = (),
     *,
     profile: AnyProfile = "auto",
@@ -137,8 +162,8 @@ def resolve(
                 f"{override}: the name, the profile and the preset say what a recipe is; choose another recipe, --profile or "
                 "--agent."
             )
-    recipe = find(name, profile, method, agent=agent, objective=objective)
-    suite, task = _suite_and_task(name)
+    suite, task = _suite_and_task(name, overrides)
+    recipe = _find(suite, task, profile, method, agent, objective)
     return with_overrides(recipe, overrides, objectives=SUITES[suite].objectives(task, recipe.profile))
 
 

@@ -35,7 +35,7 @@ PAPER_TASKS: dict[str, tuple[str, ...]] = {
 # Paper, Table 11, has their scores but nothing has their settings: those of the sister task, by our choice.
 SISTERS = {"reacher-hard": "reacher-easy", "walker-run": "walker-walk"}
 
-# Nothing has their settings, either: what we chose by runs (docs/training.md).
+# Nothing has their settings, either: what we chose by runs (docs/profiles.md).
 OURS: dict[str, tuple[str, ...]] = {"cartpole-balance": ("env.action_repeat=8",)}  # as for cartpole-swingup
 
 # What the lite profile changes in the paper's recipe, for a CPU of a few cores. {k} is the task's cube depth.

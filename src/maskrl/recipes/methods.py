@@ -26,8 +26,9 @@ _MLR = "Yu et al., NeurIPS 2022"
 _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
 SUITES = ("dmcontrol", "atari")
 
-# The suite whose methods a toy has, as far as there are small values for them.
+# The suite whose methods a toy has, as far as there are small values for them; and an environment of one's own, by its agent.
 TOYS = {"toy/reach": "dmcontrol", "toy/catch": "atari"}
+OWN = {"sac": "dmcontrol", "drqv2": "dmcontrol", "rainbow": "atari"}
 
 
 def _everywhere(pair: Pair) -> dict[str, Pair]:
@@ -77,6 +78,7 @@ QUOTED = ("PlaNet", "Dreamer", "SLAC", "SimPLe")
 def name_of(recipe: str, agent: str | None, kind: str, objective: str | None) -> str:
     """The method with this pair on the suite of a recipe, or a name made of both. `kind` stands for the suite's own agent."""
     suite = TOYS.get(recipe, recipe.partition("/")[0])
+    suite = OWN.get(kind, suite) if suite == "gym" else suite
     for name, method in METHODS.items():
         pairs = [method.pairs.get(suite)] if suite in SUITES else method.pairs.values()
         if Pair(agent, objective) in pairs:

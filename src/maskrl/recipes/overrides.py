@@ -283,6 +283,8 @@ def _described(expected: Any) -> str:
         return choices([as_override(choice) for choice in get_args(expected)])
     if get_origin(expected) is tuple:
         items = get_args(expected)
+        if items[0] is str:
+            return "words, such as a,b"
         return "whole numbers, such as 2,1,1" if items[-1] is ... else f"{len(items)} whole numbers, such as 8,10,10"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "none"}
     return words.get(expected, str(expected))

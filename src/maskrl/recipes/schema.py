@@ -258,8 +258,8 @@ def tree_leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _difference(path: str, a: Any, b: Any) -> Iterator[str]:
     if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
-        for name in a:
-            yield from _difference(f"{path}.{name}".lstrip("."), a[name], b[name])
+        for name in {**a, **b}:  # what is free, as the arguments of an environment are, may be in one alone
+            yield from _difference(f"{path}.{name}".lstrip("."), a.get(name), b.get(name))
     elif a != b:
         yield f"{path}: {as_override(a)} -> {as_override(b)}"
 
@@ -267,7 +267,7 @@ def _difference(path: str, a: Any, b: Any) -> Iterator[str]:
 def as_override(value: Any) -> str:
     """A value as one types it in an override; a group is its kind."""
     if isinstance(value, dict):
-        return str(value["kind"])
+        return str(value.get("kind") or json.dumps(value))
     if isinstance(value, tuple | list):
         return ",".join(as_override(item) for item in value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, NamedTuple
 
-from maskrl.recipes import atari, dmcontrol, toy
+from maskrl.recipes import atari, dmcontrol, own, toy
 from maskrl.recipes.methods import METHODS
 from maskrl.recipes.published import rows_of
 from maskrl.recipes.schema import Recipe, as_override, leaves
@@ -64,12 +64,16 @@ def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
 
 def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or an override."""
-    suite, task = recipe.name.split("/")
+    suite, _, task = recipe.name.partition("/")
     objective = None if recipe.objective is None else recipe.objective.name
-    # The toys are explained beside a task of the paper that their agent is for.
+    # The toys, and environments of one's own, are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
-    is_toy, on_atari = suite == "toy", like.startswith("atari/")
+    is_toy, is_own = suite == "toy", suite == "gym"
+    like = own.LIKE[own.seen(recipe).kind] if is_own else like
+    on_atari = like.startswith("atari/")
     sources = _sources(recipe, on_atari)
+    if is_own:
+        sources |= sources_of("gym") | sources_of(f"gym {own.seen(recipe).kind}")
     of_suite = atari if on_atari else dmcontrol
     # Values of one's own have no recipe to be compared with: they are overrides of the suite's.
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
@@ -78,7 +82,10 @@ def explain(recipe: Recipe) -> list[Explanation]:
         objective if objective is None or {*objective.split("+")} <= {*known} else None,
     )
     paper = leaves(of_suite.recipe(like.partition("/")[2], "paper", *pair))
-    usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
+    if is_own:
+        usual = leaves(own.recipe(own.seen(recipe), recipe.profile, *pair))
+    else:
+        usual = leaves((toy if is_toy else of_suite).recipe(task, recipe.profile, *pair))
     plain = leaves(of_suite.recipe(like.partition("/")[2], "paper", None, pair[1]))
     preset = {line.partition("=")[0] for line in of_suite.AGENTS.get(recipe.preset or "", ())}
     presets = {pair.agent: method.source for method in reversed(METHODS.values()) for pair in method.pairs.values()}
@@ -91,6 +98,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"override: the recipe has {as_override(usual.get(path))}"
         elif recipe.objective is None and path.startswith("agent.auxiliary."):
             ours = "not used: there is no objective"
+        elif is_own and (path in sources_of("gym") or path in sources_of(f"gym {recipe.agent.kind}")):
+            pass  # the table says why
         elif is_toy and value != paper.get(path):
             ours = "toy suite: ours, small on purpose"
         elif value != paper.get(path):
@@ -102,8 +111,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
         elif any(line.startswith(f"{path}=") for line in dmcontrol.OURS.get(task, ())):
-            ours = f"ours: the paper does not have {task}; chosen by runs (docs/training.md)"
-        elif path in BY_TASK and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
+            ours = f"ours: the paper does not have {task}; chosen by runs (docs/profiles.md)"
+        elif path in BY_TASK and not is_own and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)
 

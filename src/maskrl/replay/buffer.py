@@ -7,7 +7,8 @@ added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's se
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -60,16 +61,22 @@ class Transitions:
     rewards: Tensor  # (B,) float32, the discounted sum over the m ≤ n steps taken
     next_obs: Tensor  # (B, C, H, W) uint8, after m steps
     discounts: Tensor  # (B,) float32, discount**m, and 0 after a termination
+    vectors: Tensor | None = None  # (B, V) float32, the numbers beside `obs`, where the environment has some
+    next_vectors: Tensor | None = None
 
     def __len__(self) -> int:
         return self.obs.shape[0]
 
     def to(self, device: torch.device | str) -> "Transitions":
-        return Transitions(**{field.name: sent(getattr(self, field.name), device) for field in fields(self)})
+        return self._each(lambda tensor: sent(tensor, device))
 
     def pinned(self, device: torch.device | str) -> "Transitions":
         """The transitions in memory that can be copied to the device without waiting."""
-        return Transitions(**{field.name: pinned(getattr(self, field.name), device) for field in fields(self)})
+        return self._each(lambda tensor: pinned(tensor, device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Transitions":
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
 class Replay:
@@ -89,6 +96,7 @@ class Replay:
         capacity: int,
         seed: int,
         discrete: bool = False,  # whether actions are one-hot, so that a byte or two will do for each
+        vector_dim: int = 0,  # numbers beside every observation
         directory: Path | None = None,
         pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
         reserve: int = 0,
@@ -121,13 +129,12 @@ class Replay:
         # Where the frames are on the device, there is nothing to gather here.
         self.ahead = Ahead(prefetch if mirror is None else 0)
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
-        self.discrete, self.priority_exponent = discrete, priority_exponent
+        self.discrete, self.priority_exponent, self.vector_dim = discrete, priority_exponent, vector_dim
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
-        self._steps = np.zeros(self._slots, _step(action_dim, discrete))
+        self._steps = np.zeros(self._slots, _step(action_dim, discrete, vector_dim))
         self._frames = allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
-        # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
-        # what was written there last.
+        # The check sum of the frame in each slot, 0 for none. After a crash it tells which frames are still as they were written.
         self._stamps = allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
@@ -150,9 +157,10 @@ class Replay:
         reserve: int = 0,
         priority_exponent: float | None = None,
         discrete: bool = False,
+        vector_dim: int = 0,
     ) -> int:
         """The bytes that such a replay takes, in memory or on disk, once it is full."""
-        per_slot = prod(frame_shape) + _step(action_dim, discrete).itemsize + np.dtype(np.uint32).itemsize
+        per_slot = prod(frame_shape) + _step(action_dim, discrete, vector_dim).itemsize + np.dtype(np.uint32).itemsize
         slots = _slots(frame_stack, capacity, reserve)
         return slots * per_slot + (0 if priority_exponent is None else SumTree.forecast(slots))
 
@@ -174,18 +182,28 @@ class Replay:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_episode(self, obs: NDArray[np.uint8]) -> None:
-        """Store the observation (C, H, W) after a reset. An episode still open is closed as truncated where it is."""
+    def begin_episode(self, obs: NDArray[np.uint8], vector: NDArray[np.float32] | None = None) -> None:
+        """Store the observation (C, H, W) after a reset. An episode still open is closed as truncated where it is.
+
+        `vector`: the numbers (V,) beside it, where there are some.
+        """
         frame = self._newest_frame(obs)
         newest = self._steps[(self._next - 1) % self._slots]
         if self._running and newest["first"] < self._next - 1:
             self._steps["truncated"][(self._next - 2) % self._slots] = True
         self._firsts = [*self._firsts[bisect_right(self._firsts, self._next - self._window) :], self._next]
-        self._append(frame, first=self._next)
+        self._append(frame, vector, first=self._next)
         self._running = True
 
     def add(
-        self, action: ArrayLike, reward: float, obs: NDArray[np.uint8], *, terminated: bool, truncated: bool
+        self,
+        action: ArrayLike,
+        reward: float,
+        obs: NDArray[np.uint8],
+        vector: NDArray[np.float32] | None = None,
+        *,
+        terminated: bool,
+        truncated: bool,
     ) -> None:
         """Store one decision: the action (A,) at the latest observation, its reward, and the observation it led to."""
         if not self._running:
@@ -207,7 +225,7 @@ class Replay:
         step = self._steps[(self._next - 1) % self._slots]
         step["action"] = self._number_of(action) if self.discrete else action
         step["reward"], step["terminated"], step["truncated"] = reward, terminated, truncated
-        self._append(frame, first=int(step["first"]))
+        self._append(frame, vector, first=int(step["first"]))
         self._running = not (terminated or truncated)
 
     def _number_of(self, action: NDArray[np.float32]) -> int:
@@ -230,7 +248,7 @@ class Replay:
             )
         return obs[-channels:]
 
-    def _append(self, frame: NDArray[np.uint8], *, first: int) -> None:
+    def _append(self, frame: NDArray[np.uint8], vector: NDArray[np.float32] | None, *, first: int) -> None:
         slot = self._next % self._slots
         # Before the frame: a crash in between must not pass for the old frame.
         self._stamps[slot] = _stamp(self._next, frame)
@@ -239,6 +257,8 @@ class Replay:
             self._mirror[slot].copy_(sent(torch.from_numpy(self._frames[slot]), self._mirror.device))
         self._steps[slot] = 0
         self._steps["first"][slot] = first
+        if self.vector_dim:
+            self._steps["vector"][slot] = vector
         if self._tree is not None:
             # Unless this frame is an episode's first, it makes a start of the one before, with the leaf 1 as in the
             # released code; at this one nothing starts before its decision is added. And one frame leaves the window.
@@ -444,6 +464,8 @@ class Replay:
             rewards=torch.from_numpy(rewards.astype(np.float32)),
             next_obs=next_obs,
             discounts=torch.from_numpy(discounts.astype(np.float32)),
+            vectors=self._vectors(starts),
+            next_vectors=self._vectors(ends),
         )
 
     def clips(self, draw: Draw, *, length: int) -> Clip:
@@ -459,6 +481,10 @@ class Replay:
         actions = np.where(valid[..., None], self._taken(frames), np.float32(0))
         obs = self._stacks(frames)
         return Clip(obs, *(sent(torch.from_numpy(values), obs.device) for values in (actions, valid)))
+
+    def _vectors(self, frames: Index) -> Tensor | None:
+        """The numbers beside these frames, (…, V)."""
+        return torch.from_numpy(self._steps["vector"][frames % self._slots]) if self.vector_dim else None
 
     def _taken(self, frames: Index) -> NDArray[np.float32]:
         """The actions taken at these frames, (…, A)."""
@@ -528,7 +554,7 @@ class Replay:
         Those are the frames in files that are damaged or were written over since, and all before them: none, unless something
         else changed the files.
         """
-        if state["layout"] != self._layout():
+        if not self._holds(state["layout"], state["next"]):
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
         if "frames" not in state and not isinstance(self._frames, np.memmap):
             raise ValueError("The state has no frames, they are in files: build the replay with its directory.")
@@ -560,6 +586,12 @@ class Replay:
         self._saved = (end, end)
         return lost
 
+    def _holds(self, layout: dict[str, Any], end: int) -> bool:
+        """Whether states of this layout can be loaded: of the same one, or of a smaller replay that had room for all its frames."""
+        smaller = {**self._layout(), "slots": layout.get("slots"), "window": layout.get("window")}
+        grown = self._slots > layout.get("slots", 0) and self._window > layout.get("window", 0) >= end
+        return layout == self._layout() or (layout == smaller and grown)
+
     def _lost(self, numbers: Index) -> int:
         """How many of these frames to give up, the oldest first, so that all that remain are in the files."""
         lost = np.flatnonzero(self._stamps[numbers % self._slots] != self._expected_stamps(numbers))
@@ -585,6 +617,7 @@ class Replay:
             "window": self._window,
             "pad": self.pad,
             "discrete": self.discrete,
+            **({"vector_dim": self.vector_dim} if self.vector_dim else {}),
             **({} if self.priority_exponent is None else {"priority_exponent": self.priority_exponent}),
         }
 
@@ -599,11 +632,12 @@ def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
     return capacity + min(capacity // 100, 1000) + frame_stack + 1 + reserve
 
 
-def _step(action_dim: int, discrete: bool) -> np.dtype[np.void]:
+def _step(action_dim: int, discrete: bool, vector_dim: int) -> np.dtype[np.void]:
     """What is kept beside a frame. The last four are about the decision taken at it, so empty in a final frame."""
     return np.dtype(
         [
             ("first", np.int64),  # the number of the episode's first frame
+            *([("vector", np.float32, (vector_dim,))] if vector_dim else []),
             ("action", np.min_scalar_type(action_dim - 1)) if discrete else ("action", np.float32, (action_dim,)),
             ("reward", np.float32),
             ("terminated", np.bool_),

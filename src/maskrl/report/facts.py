@@ -100,9 +100,9 @@ def _last_clock(folder: Path) -> dict[str, Any]:
 
 
 def _life(run: Run) -> Life:
-    """The status; of a run that says it is running, whether a process holds its lock."""
-    named: dict[str, Life] = {"new": "not begun", "stopped": "interrupted", "done": "done", "failed": "failed"}
-    return named.get(run.status) or ("running" if run.is_locked else "interrupted")
+    """The status in the words of the page."""
+    named: dict[str, Life] = {"new": "not begun", "stopped": "interrupted"}
+    return named.get(run.status, run.status)  # type: ignore[arg-type]
 
 
 def is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskrl.agents.base import Spaces
-from maskrl.envs.base import episode_seed
+from maskrl.envs.base import episode_seed, rows_of
 from maskrl.nn.encoders import Encoder
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.recipes.schema import Recipe
@@ -43,7 +43,7 @@ def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
     """Random actions in the training environment. The clip begins `start` decisions after a reset, or as late as it can."""
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         spaces, chance = Spaces.of(env), np.random.default_rng(recipe.seed)
-        obs = _film(env, recipe.seed, objective_of(recipe).clip_length, start, lambda _: spaces.random_action(chance))
+        obs = _film(env, recipe.seed, objective_of(recipe).clip_length, start, lambda *_: spaces.random_action(chance))
         return _footage(recipe, obs, f"Random actions, seed {recipe.seed}.", lambda: build_agent(recipe, env).encoder)
 
 
@@ -51,7 +51,8 @@ def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int
     """The agent of a checkpoint acts, without exploring, in an evaluation environment. `recipe` may have other masks."""
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         policy, seed = policy_of(run.recipe, dict(state)), recipe.seed + EVALUATION_SEED
-        obs = _film(env, seed, objective_of(recipe).clip_length, start, lambda obs: policy.network.act(obs[None])[0])
+        length = objective_of(recipe).clip_length
+        obs = _film(env, seed, length, start, lambda obs, rows: policy.network.act(obs[None], rows)[0])
         source = f"The agent of {run.path}, trained for {policy.clock.frames:,} frames, acts."
         return _footage(recipe, obs, source, lambda: policy.network.encoder)
 
@@ -74,14 +75,14 @@ def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
         return _footage(recipe, obs, source, lambda: policy_of(run.recipe, dict(state)).network.encoder)
 
 
-def _film(env: Env, seed: int, length: int, start: int, policy: Callable[[NDArray[np.uint8]], Any]) -> Tensor:
+def _film(env: Env, seed: int, length: int, start: int, policy: Callable[..., Any]) -> Tensor:
     """The first `length` observations in a row of which `start` come before, within an episode, or the end of a shorter one."""
     best: list[NDArray[np.uint8]] = []
     for number in range(EPISODES):
-        obs, _ = env.reset(seed=episode_seed(seed, number))
+        obs, info = env.reset(seed=episode_seed(seed, number))
         taken, over = [obs], False
         while not over and len(taken) < start + length:
-            obs, _, terminated, truncated, _ = env.step(policy(obs))
+            obs, _, terminated, truncated, info = env.step(policy(obs, rows_of(info)))
             over = terminated or truncated
             taken += [] if over else [obs]  # a clip has an action for each of its observations: the last has none
         best = max(best, taken, key=len)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from maskrl.agents.base import Action, Agent, Spaces
 from maskrl.clock import Clock
-from maskrl.envs.base import episode_seed, state_of
+from maskrl.envs.base import episode_seed, rows_of, state_of
 from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.masking import MaskConfig, Masker
@@ -223,7 +223,7 @@ def play(
     states, numbers, seen = list[list[float]](), list[int](), [list[Tensor]() for _ in encoders]
     while len(states) < decisions:
         number = numbers[-1] + 1 if numbers else 0
-        obs, _ = env.reset(seed=episode_seed(seed, number), options={"restart": True})
+        obs, info = env.reset(seed=episode_seed(seed, number), options={"restart": True})
         shown, ended = list[Tensor](), False
         while not ended and len(shown) < longest:
             state = state_of(env)
@@ -234,8 +234,8 @@ def play(
             shown.append(torch.from_numpy(np.array(obs)))
             action: Action = spaces.random_action(generator)
             if number % 2 == 0:
-                action = agent.act(obs[None], explore=True, clock=clock)[0]
-            obs, _, terminated, truncated, _ = env.step(action)
+                action = agent.act(obs[None], rows_of(info), explore=True, clock=clock)[0]
+            obs, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
         numbers += [number] * len(shown)
         for encoder, made in zip(encoders, seen, strict=True):

@@ -195,15 +195,14 @@ def collect(
     while decisions > 0:
         if obs is None:
             obs = world.begin()
-            replay.begin_episode(obs)
+            replay.begin_episode(obs, world.vector)
         agent.renew_noise()  # in training, every update does
-        action = agent.act(obs[None], explore=True, clock=clock)[0]
+        action = agent.act(obs[None], world.rows, explore=True, clock=clock)[0]
         step = world.step(action)
         if step is None:  # the episode was lost
             obs = None
             continue
-        replay.add(
-            world.spaces.as_vector(action), step.reward, step.obs, terminated=step.terminated, truncated=step.truncated
-        )
+        taken, ends = world.spaces.as_vector(action), {"terminated": step.terminated, "truncated": step.truncated}
+        replay.add(taken, step.reward, step.obs, world.vector, **ends)
         obs, decisions = step.obs if world.running else None, decisions - 1
         yield

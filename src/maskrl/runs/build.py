@@ -107,6 +107,7 @@ class ReplaySize(TypedDict):
     reserve: int
     priority_exponent: float | None
     discrete: bool
+    vector_dim: int
 
 
 def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
@@ -123,6 +124,7 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
         "reserve": reserve if recipe.replay.storage == "disk" else 0,
         "priority_exponent": recipe.agent.replay_needs().priority_exponent,
         "discrete": spaces.discrete,
+        "vector_dim": spaces.vector,
     }
 
 

@@ -48,11 +48,16 @@ class RunFiles:
 
     @property
     def status(self) -> Status:
-        """The status of the run. A status file that cannot be read only shows that there is a run."""
+        """The status of the run. A status file that cannot be read only shows that there is a run.
+
+        A run that says running, though no process holds its lock, is stopped. (Windows has no locks: there it is always stopped.)
+        """
         if not os.path.exists(self.path / "status.json"):
             return "new"
         status: Status = read_object(self.path, "status.json").get("status", "running")
-        return status if status in get_args(Status) else "running"
+        if status != "running" and status in get_args(Status):
+            return status
+        return "running" if self.is_locked else "stopped"
 
     @property
     def why(self) -> str:
@@ -216,6 +221,12 @@ class Run(RunFiles):
         there = (self.path / "recipe.json").exists()
         return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 
+    def _earlier_digests(self) -> list[str]:
+        """Of the recipes before the run was extended: its checkpoints of that time still serve."""
+        earlier = self.versions().get("extended", [])
+        known = [one.get("recipe") for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
+        return [digest for digest in known if isinstance(digest, str)]
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
@@ -287,7 +298,7 @@ class Run(RunFiles):
                 f"{path} has format {content.format}; this needs format {' or '.join(map(str, formats))}. Use the version that "
                 f"the run was made with: {self.maker}."
             )
-        if content.recipe != self.digest:
+        if content.recipe not in (self.digest, *self._earlier_digests()):
             raise RunError(
                 f"{path} is of another recipe ({content.recipe}, here {self.digest}). Take it out of this directory; the "
                 "checkpoint before it will be used."

@@ -30,7 +30,8 @@ class EpisodeReturns:
 
 
 Env = gym.Env[Any, Any]
-Act = Callable[[NDArray[np.uint8]], Sequence[Any] | NDArray[Any]]  # (N, C, H, W) → an action for each
+# (N, C, H, W), and (N, V) if there are numbers beside them → an action for each
+Act = Callable[..., Sequence[Any] | NDArray[Any]]
 Camera = Callable[[NDArray[np.uint8]], None]
 Counter = Callable[[int], None]  # called at every decision with the number of ended episodes; may raise to give up
 
@@ -63,7 +64,7 @@ def play(
         if watcher is not None:
             image: Any = playing[0].env.render()
             watcher(image)
-        for episode, action in zip(playing, policy(np.stack([episode.obs for episode in playing])), strict=True):
+        for episode, action in zip(playing, _chosen(policy, playing), strict=True):
             episode.step(action, epsilon)
         ended = [episode for episode in playing if episode.ended]
         if ended:
@@ -74,7 +75,7 @@ def play(
             counter(len(returns))
 
 
-def nobody(obs: NDArray[np.uint8]) -> Sequence[Any]:
+def nobody(obs: NDArray[np.uint8], vectors: NDArray[np.float32] | None = None) -> Sequence[Any]:
     """The policy of a random player, whose actions are all drawn: for `epsilon=1`."""
     return [None] * len(obs)
 
@@ -103,11 +104,21 @@ class Episode:
 
     def __init__(self, env: Env, number: int, seed: int) -> None:
         self.env, self.number, self.total, self.ended = env, number, 0.0, False
-        self.obs, _ = env.reset(seed=episode_seed(seed, number), options={"restart": True})
+        self.obs, self.info = env.reset(seed=episode_seed(seed, number), options={"restart": True})
         self.chance, self.spaces = np.random.default_rng((seed, number)), Spaces.of(env)
 
     def step(self, action: Any, epsilon: float) -> None:
         if epsilon and self.chance.random() < epsilon:
             action = self.spaces.random_action(self.chance)
-        self.obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.obs, reward, terminated, truncated, self.info = self.env.step(action)
         self.total, self.ended = self.total + float(reward), terminated or truncated
+
+    def chosen_by(self, policy: Act) -> Any:
+        """What a policy does now."""
+        return _chosen(policy, [self])[0]
+
+
+def _chosen(policy: Act, playing: "Sequence[Episode]") -> Sequence[Any] | NDArray[Any]:
+    """An action for each of the episodes."""
+    beside = [episode.info["vector"] for episode in playing if "vector" in episode.info]
+    return policy(np.stack([episode.obs for episode in playing]), *([np.stack(beside)] if beside else []))

@@ -26,6 +26,7 @@ def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: thr
     """
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
+        recipe.env.trust()  # it has been made already, with consent
         patience = recipe.env.timeout * (2 if recipe.overlap else 1)  # a process of its own has a time-out of its own
         with stopping(stop) as asked, watchdog(run, (state.world, state.players), patience):
             state.world.is_stopping = lambda: bool(asked)
@@ -62,7 +63,7 @@ def _loop(state: State, stop: Stop) -> None:
             action = state.spaces.random_action(state.explorer)
         else:
             with agent.watch("actor"):
-                action = agent.act(obs[None], explore=True, clock=now)[0]
+                action = agent.act(obs[None], world.rows, explore=True, clock=now)[0]
         world.step_async(action)  # the released code, too, chooses an action, updates, and then steps
         for _ in range(due):
             state.update()

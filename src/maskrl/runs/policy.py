@@ -1,6 +1,7 @@
 """A trained policy, read from a run: frames in, actions out. Needs no simulator and no replay."""
 
 import warnings
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from maskrl.agents.base import PolicyNetwork, Spaces
 from maskrl.clock import Clock
 from maskrl.envs.base import Pad
+from maskrl.envs.gym import Outside
+from maskrl.envs.pixels import as_channels_last, channels_last
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
 
@@ -24,11 +27,23 @@ class Policy:
         policy.reset()                 # at the start of every episode
         action = policy.act(frame)     # a frame (c, H, W) or (H, W, c), or a batch of them with one more axis in front
 
-    Frames are uint8, as the run's environment makes them before it stacks them: `frame_shape` is (c, H, W). Batches are for
-    environments side by side; their number stays the same until the next reset.
+    Frames are uint8, as the run's environment makes them before it stacks them: `frame_shape` is (c, H, W). A policy of a Gymnasium
+    environment also takes that environment's own pictures, of any layout, and makes frames of them itself; its actions are in the
+    environment's own range. Where its observations are a Dict, they are taken whole; or numbers beside a picture are a second
+    argument, `act(picture, vector)`. Batches are for environments side by side; their number stays the same until the next reset.
     """
 
-    def __init__(self, network: PolicyNetwork, spaces: Spaces, *, frame_stack: int, pad: Pad, clock: Clock) -> None:
+    def __init__(
+        self,
+        network: PolicyNetwork,
+        spaces: Spaces,
+        *,
+        frame_stack: int,
+        pad: Pad,
+        clock: Clock,
+        outside: Outside | None = None,
+    ) -> None:
+        self.outside = outside  # what the environment shows and takes, where that is not what the network does
         self.network, self.spaces, self.clock = network.eval(), spaces, clock
         channels, height, width = spaces.obs
         self.frame_shape = (channels // frame_stack, height, width)
@@ -39,12 +54,18 @@ class Policy:
         """Forget the frames seen so far."""
         self._stack = None
 
-    def act(self, frame: Any) -> Any:
-        """The action after this frame: a vector in [-1, 1], or the number of a discrete action; for a batch, one for each."""
-        frames, is_batch = self._frames(frame)
+    def act(self, frame: Any, vector: Any = None) -> Any:
+        """The action after this frame: a vector in [-1, 1], or the number of a discrete action; for a batch, one for each.
+
+        Of a Gymnasium environment: an action of its own action space.
+        """
+        observed = frame if isinstance(frame, Mapping) else None
+        frames, is_batch = self._frames(frame if observed is None else self._picture_of(observed))
+        beside = self._beside(vector if observed is None else observed, len(frames))
         self._stack = self._pushed(self._stack, frames)
-        actions = self.network.act(self._stack)
-        return actions if is_batch else actions[0]
+        actions = self.network.act(self._stack, beside)
+        actions = actions if is_batch else actions[0]
+        return actions if self.outside is None else self.outside.actions.outward(actions)
 
     @torch.no_grad()
     def encode(self, frames: Any) -> NDArray[np.float32]:
@@ -58,6 +79,28 @@ class Policy:
             given = np.concatenate(stacks)
         states: NDArray[np.float32] = self.network.encode(self.network.on_device(given)).cpu().numpy()
         return states
+
+    def _picture_of(self, observed: Mapping[str, Any]) -> Any:
+        key = None if self.outside is None else self.outside.image
+        if key is None or key not in observed:
+            raise ValueError(
+                f"Got a Dict of {', '.join(observed)}; expected {'a frame' if key is None else key + ' in it'}."
+            )
+        return observed[key]
+
+    def _beside(self, given: Any, count: int) -> NDArray[np.float32] | None:
+        """The numbers beside the frames as the network takes them, (N, V); None if there are none."""
+        vector = None if self.outside is None else self.outside.vector
+        if vector is None:
+            return None
+        if given is None:
+            raise ValueError(
+                f"This policy takes {len(vector)} numbers beside a picture ({', '.join(vector.keys)}). Pass the environment's "
+                "whole observation, or act(picture, vector)."
+            )
+        if isinstance(given, Mapping):
+            return vector.scaled(vector.rows(given, count))
+        return vector.scaled(vector.checked(np.asarray(given, np.float32).reshape(count, -1)))
 
     def _pushed(self, stack: Frames | None, frames: Frames) -> Frames:
         """The stack (N, C, H, W) with the newest frames (N, c, H, W) at its end."""
@@ -74,6 +117,8 @@ class Policy:
     def _frames(self, frame: Any, *, batch: bool = False) -> tuple[Frames, bool]:
         """(N, c, H, W), and whether a batch was given."""
         given, (channels, height, width) = np.asarray(frame), self.frame_shape
+        if (made := self._made(given, batch)) is not None:
+            return made
         last = (height, width, channels)
         for shape, axes in ((self.frame_shape, (0, 1, 2, 3)), (last, (0, 3, 1, 2))):
             if given.dtype == np.uint8 and given.shape[1:] == shape:
@@ -81,9 +126,27 @@ class Policy:
             if given.dtype == np.uint8 and given.shape == shape and not batch:
                 return np.ascontiguousarray(given[None].transpose(axes)), False
         raise ValueError(
-            f"Got {given.dtype} of shape {given.shape}; expected a frame of uint8 with shape {self.frame_shape} or {last}, or a "
-            "batch of them. Pass what the environment shows, resized to that, before frames are stacked."
+            f"Got {given.dtype} of shape {given.shape}; expected {self._expected()}a frame of uint8 with shape {self.frame_shape} "
+            f"or {last}, or a batch of them. Pass what the environment shows, before frames are stacked."
         )
+
+    def _expected(self) -> str:
+        if self.outside is None:
+            return ""
+        picture = self.outside.picture
+        return f"a picture of uint8 with shape {(picture.height, picture.width, picture.channels)}, or "
+
+    def _made(self, given: NDArray[Any], batch: bool) -> tuple[Frames, bool] | None:
+        """Frames (N, c, H, W) of the environment's own pictures, and whether a batch was given; None if these are none."""
+        if self.outside is None or given.dtype != np.uint8:
+            return None
+        picture = self.outside.picture
+        shape = (picture.height, picture.width, picture.channels)
+        if channels_last(given.shape) == shape and not batch:
+            return picture.frame(as_channels_last(given, shape))[None], False
+        if channels_last(given.shape[1:]) == shape:
+            return np.stack([picture.frame(as_channels_last(one, shape)) for one in given]), True
+        return None
 
 
 def load(path: str | Path, *, device: str = "cpu") -> Policy:
@@ -104,12 +167,14 @@ def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> 
         network = recipe.agent.build(spaces, None, torch.device(device)).policy()
         network.load_agent_state(state["agent"])
         clock = clock_of(recipe, state)
+        outside = None if state.get("outside") is None else Outside.from_plain(state["outside"])
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError, OverflowError) as error:
         raise RunError(
             f"The checkpoint does not fit the recipe beside it: {type(error).__name__}: {error}\nPut back the recipe.json and "
             "the checkpoints of one run."
         ) from error
-    return Policy(network, spaces, frame_stack=recipe.env.frame_stack, pad=recipe.env.pad, clock=clock)
+    stack, pad = recipe.env.frame_stack, recipe.env.pad
+    return Policy(network, spaces, frame_stack=stack, pad=pad, clock=clock, outside=outside)
 
 
 def clock_of(recipe: Recipe, state: dict[str, Any]) -> Clock:

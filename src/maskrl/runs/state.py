@@ -97,7 +97,7 @@ class State:
     def begin_episode(self) -> NDArray[np.uint8]:
         obs = self.world.begin()
         self.position.episode_return = 0.0
-        self.replay.begin_episode(obs)
+        self.replay.begin_episode(obs, self.world.vector)
         return obs
 
     def update(self) -> None:
@@ -113,8 +113,8 @@ class State:
     def add(self, action: Action, step: Step) -> NDArray[np.uint8] | None:
         """Store the result of a decision. Returns the observation, or None if the episode has ended."""
         position, world = self.position, self.world
-        vector = self.spaces.as_vector(action)
-        self.replay.add(vector, step.reward, step.obs, terminated=step.terminated, truncated=step.truncated)
+        taken, ends = self.spaces.as_vector(action), {"terminated": step.terminated, "truncated": step.truncated}
+        self.replay.add(taken, step.reward, step.obs, world.vector, **ends)
         position.decisions += 1
         position.episode_return += step.reward
         self.loggers.write({}, self.clock)
@@ -175,12 +175,13 @@ class State:
         self._saved = here
 
     def snapshot(self, clock: Clock) -> dict[str, Any]:
-        """The whole state as tensors and plain values. `spaces` is for readers without the environment."""
+        """The whole state as tensors and plain values. `spaces` and `outside` are for readers without the environment."""
         return {
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "world": self.world.state_dict(),
             "spaces": asdict(self.spaces),
+            "outside": self.world.env.metadata.get("outside"),
             "position": {**asdict(self.position), "seconds": clock.seconds, "cpu_seconds": self.cpu_seconds},
             "generators": {
                 "explorer": self.explorer.bit_generator.state,

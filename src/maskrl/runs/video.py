@@ -40,7 +40,7 @@ def record_beside_random(recipe: Recipe, act: Act, path: Path, *, seed: int) -> 
                 chance.step(None, epsilon=1.0)
                 pictures[0] = left.render()
             if not trained.ended:
-                trained.step(act(trained.obs[None])[0], recipe.evaluation.epsilon)
+                trained.step(trained.chosen_by(act), recipe.evaluation.epsilon)
                 pictures[1] = right.render()
     return video.path, chance.total, trained.total
 

@@ -52,6 +52,9 @@ class World:
         self.spaces = Spaces.of(self.env)
         self.episode = -1  # number of the current one
         self.running = False  # whether it is open
+        self.vector: NDArray[np.float32] | None = (
+            None  # the numbers (V,) beside the newest observation, if there are some
+        )
         # Of this episode and of those before it in the same game: the actions, and check sums of their results.
         self._actions: list[list[Action]] = []
         self._sums: list[list[int]] = []
@@ -60,6 +63,11 @@ class World:
     def length(self) -> int:
         """Decisions in the current episode."""
         return len(self._actions[-1])
+
+    @property
+    def rows(self) -> NDArray[np.float32] | None:
+        """The numbers beside the newest observation as a network takes them, (1, V)."""
+        return None if self.vector is None else self.vector[None]
 
     def begin(self) -> NDArray[np.uint8]:
         """The first observation of the next episode."""
@@ -71,7 +79,7 @@ class World:
         if not continues:
             self._actions, self._sums = [], []
         self._actions.append([])
-        self._sums.append([_sum(obs)])
+        self._sums.append([self._sum(obs)])
         self.episode, self.running = number, True
         return obs
 
@@ -87,7 +95,7 @@ class World:
         if step is None:
             return None
         self._actions[-1].append(action)
-        self._sums[-1].append(_sum(step.obs, step.reward))
+        self._sums[-1].append(self._sum(step.obs, step.reward))
         self.running = not (step.terminated or step.truncated)
         return step
 
@@ -138,12 +146,12 @@ class World:
         obs, first = None, self.episode + 1 - len(self._actions)
         for number, (actions, sums) in enumerate(zip(self._actions, self._sums, strict=True), start=first):
             obs, _ = self._reset(number)
-            if _sum(obs) != sums[0]:
+            if self._sum(obs) != sums[0]:
                 return None, f"the first observation of episode {number}"
             for place, (action, expected) in enumerate(zip(actions, sums[1:], strict=True), start=1):
                 step = self._step(action)
                 ends = place == len(actions) and not (number == self.episode and self.running)
-                if _sum(step.obs, step.reward) != expected or (step.terminated or step.truncated) != ends:
+                if self._sum(step.obs, step.reward) != expected or (step.terminated or step.truncated) != ends:
                     return None, f"what followed decision {place} of episode {number}"
                 obs = step.obs
         return obs, None
@@ -180,6 +188,11 @@ class World:
     def _make(self) -> gym.Env[Any, Any]:
         recipe = self._recipe
         if recipe.overlap:
+            if not recipe.env.is_portable:
+                raise ValueError(
+                    f"overlap=true puts the environment into a process of its own, which cannot import {recipe.env.task}: it is a "
+                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false."
+                )
             timeout = recipe.env.timeout
             return SubprocessEnv(
                 recipe.env, seed=recipe.seed, training=True, timeout=timeout, is_stopping=lambda: self.is_stopping()
@@ -191,25 +204,27 @@ class World:
         self.waiting = time.monotonic()
         obs, info = self.env.reset(seed=episode_seed(self._recipe.seed, number))
         self.waiting = None
-        return self._checked(obs), bool(info.get("continues", False))
+        return self._checked(obs, info), bool(info.get("continues", False))
 
     def _step(self, action: Action) -> Step:
         self.waiting = time.monotonic()
-        obs, reward, terminated, truncated, _ = self.env.step(action)
+        obs, reward, terminated, truncated, info = self.env.step(action)
         self.waiting = None
         if not math.isfinite(float(reward)):
             raise ValueError(f"the reward is {reward}, and must be a finite number")
-        return Step(self._checked(obs), float(reward), bool(terminated), bool(truncated))
+        return Step(self._checked(obs, info), float(reward), bool(terminated), bool(truncated))
 
-    def _checked(self, obs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _checked(self, obs: NDArray[np.uint8], info: dict[str, Any]) -> NDArray[np.uint8]:
         if not isinstance(obs, np.ndarray) or obs.dtype != np.uint8 or obs.shape != self.spaces.obs:
             seen = f"{obs.dtype} {obs.shape}" if isinstance(obs, np.ndarray) else type(obs).__name__
             raise ValueError(f"the observation is {seen}, and its space says uint8 {self.spaces.obs}")
+        self.vector = info["vector"] if self.spaces.vector else None
         return obs
 
-
-def _sum(obs: NDArray[np.uint8], reward: float = 0.0) -> int:
-    return crc32(np.float64(reward).tobytes(), crc32(np.ascontiguousarray(obs).data))
+    def _sum(self, obs: NDArray[np.uint8], reward: float = 0.0) -> int:
+        """A check sum of the newest observation, of what is beside it, and of a reward."""
+        seen = crc32(np.ascontiguousarray(obs).data)
+        return crc32(np.float64(reward).tobytes(), seen if self.vector is None else crc32(self.vector.tobytes(), seen))
 
 
 def _words(error: Exception) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
 
-from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names, resolve, toy
+from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names, own, resolve, toy
 from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
 from maskrl.studies import registered
 
@@ -19,7 +19,8 @@ SEEDS = {
     "dmcontrol": 10,
     "atari": 3,
     "toy": 4,
-}  # the paper's (Table 1 and Section 4.1); the toys' are ours: a test takes 4
+    "gym": 4,
+}  # the paper's (Table 1 and Section 4.1); the toys' and one's own are ours: a test takes 4
 SUITES = {
     "dmcontrol-100k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
     "dmcontrol-500k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
@@ -95,6 +96,11 @@ def expand(
     if seeds is not None and "seed" in dict(settings):
         raise ValueError(f"{seeds} seeds, and seeds by number (seed=…): choose one of the two.")
     cells = _cells(name, methods or (), tasks or (), profile)
+    if own.is_own(name):  # it is looked at with these
+        decisive = tuple(
+            f"{key}={value}" for key, value in settings if key.startswith(own.DECIDES) and "," not in value
+        )
+        cells = [cell._replace(overrides=decisive) for cell in cells]
     several = [
         (cell, {"seed": list(map(str, range(1, (seeds or cell.seeds) + 1)))} | _axes(cell, settings)) for cell in cells
     ]
@@ -146,6 +152,8 @@ def _cells(name: str, methods: Sequence[str], tasks: Sequence[str], profile: Any
     if name in SUITES:
         suite, usual = SUITES[name]
         found = [_task(suite, task) for task in tasks or usual]
+    elif own.is_own(name):
+        suite, found = "gym", [name]
     elif family not in SEEDS or "/" not in name:
         raise ValueError(_unknown(name, [*sweep_names(), *names()], ", and every recipe (`maskrl recipes list`)"))
     elif tasks:
@@ -226,7 +234,7 @@ def _jobs(cell: Cell, seeds: Sequence[str], axes: Mapping[str, Sequence[str]]) -
     A run of a sweep has one thread of torch unless the grid says otherwise: its bits then depend neither on the machine's cores
     nor on what runs beside it, and many runs with one thread each do more than one run with many.
     """
-    base, usual = cell.resolve(()), []
+    base, usual = cell.resolve(cell.overrides), []
     if cell.longer and not any(key == "budget" or key.startswith("budget.") for key in axes):
         usual.append(f"budget.frames={as_override(5 * base.frames)}")
     threads = ["threads=1"] if base.threads is None and "threads" not in axes else []

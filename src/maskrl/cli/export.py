@@ -1,0 +1,94 @@
+"""`maskrl export`."""
+
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from maskrl.cli.words import Force, OtherEnv, Trust, command, consented, print_rows, refusing
+from maskrl.words import size
+
+if TYPE_CHECKING:
+    from maskrl.recipes.schema import Recipe
+    from maskrl.runs.export import Proof
+    from maskrl.runs.policy import Policy
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="policy.onnx, or policy.pt2 for torch.export.")],
+    episodes: Annotated[int, typer.Option(metavar="N", min=0, max=1000, help="Episodes to compare returns over.")] = 5,
+    observations: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10**6, help="Observations to compare actions on.")
+    ] = 1000,
+    trust: Trust = False,
+    env: OtherEnv = None,
+    force: Force = False,
+) -> None:
+    """Write the policy of a run as one file, for onnxruntime or torch. Then check that it plays the same.
+
+    The check plays in the run's environment, if that may run here; otherwise it compares actions on random pictures.
+
+    $ maskrl export RUN --out policy.onnx
+    $ maskrl export RUN --out policy.pt2 --episodes 0
+    """
+    from maskrl.outputs import POLICY, OutputError, require_output
+    from maskrl.runs import export as exporting
+    from maskrl.runs.directory import Run, RunError, title
+    from maskrl.runs.policy import policy_of
+
+    with refusing(RunError, ValueError, ModuleNotFoundError, OutputError):
+        exporting.require_format(out)
+        require_output(out, POLICY, force=force)
+        opened = Run.open(run)
+        recipe = consented(opened.recipe, env, trust)
+        state = opened.newest(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
+        policy = policy_of(opened.recipe, state)
+    told = exporting.about(policy, opened.recipe)
+    with refusing(OSError), redirect_stdout(sys.stderr):  # an environment may print
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write = exporting.convert(policy, out)
+        write(told)
+        proof = _proof(out, policy, recipe, episodes, observations)
+        write(told | {"proof": proof._asdict()})
+    print(f"{title(recipe)}, checkpoint at {policy.clock.frames:,} frames")
+    print_rows(
+        {
+            "policy": f"{out}, {size(out.stat().st_size)}",
+            "input": told["input"],
+            **_beside(told),
+            **_about(told["actions"]),
+        }
+    )
+    print_rows({"proof": proof.words})
+    if not recipe.env.is_trusted:
+        print(
+            "\nThe run's environment was not played, as you did not train it on this machine. With its play as the proof:"
+        )
+        print(f"  {command('export', str(run), out=out, trust=True)}")
+
+
+def _beside(told: dict[str, Any]) -> dict[str, str]:
+    return {"and": told["beside"]} if "beside" in told else {}
+
+
+def _about(actions: dict[str, Any]) -> dict[str, str]:
+    if actions["kind"] == "box":
+        bounds = ", ".join(f"{low:g}…{high:g}" for low, high in zip(actions["low"], actions["high"], strict=True))
+        return {"action": f"float32 of shape {tuple(actions['shape'])}: {bounds}"}
+    return {"action": f"int64: {' × '.join(map(str, actions['counts']))} choices"}
+
+
+def _proof(out: Path, policy: "Policy", recipe: "Recipe", episodes: int, observations: int) -> "Proof":
+    from maskrl.runs import export as exporting
+    from maskrl.runs.loop import EVALUATION_SEED
+
+    play = exporting.player(out)
+    if not recipe.env.is_trusted:
+        return exporting.prove_on_noise(play, policy, observations=min(observations, 100))
+    quiet = replace(recipe, overlap=False)
+    seed = recipe.seed + EVALUATION_SEED
+    return exporting.prove(play, policy, quiet, observations=observations, episodes=episodes, seed=seed)

@@ -1,0 +1,109 @@
+"""A recipe for any Gymnasium environment: SAC for continuous actions, Rainbow for discrete ones.
+
+The values are the paper's for DMControl (its default for tasks) and for Atari-100k, or this project's lite ones, with what is said
+here put in their place. `maskrl.recipes.sources` has the source of every value.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+
+from maskrl.envs import consent
+from maskrl.envs.gym import Factory, Gym, GymEnv
+from maskrl.recipes import atari, dmcontrol
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import AnyObjective, Profile, Recipe
+
+Kind = Literal["sac", "rainbow"]
+AGENTS: dict[str, tuple[str, ...]] = {**dmcontrol.AGENTS, **atari.AGENTS}
+
+# The tasks whose recipes these are made of: ones for which the paper has nothing but its defaults.
+LIKE: dict[Kind, str] = {"sac": "dmcontrol/acrobot-swingup", "rainbow": "atari/alien"}
+
+# What decides which environment it is, and what it shows and takes. It is looked at with these before an agent is chosen.
+DECIDES = ("env.kwargs", "env.wrappers", "env.pixels", "env.image", "env.action_limit")
+
+ENV: dict[Kind, dict[str, Any]] = {"sac": {"action_repeat": 2}, "rainbow": {"action_repeat": 1, "reward_clip": 1.0}}
+
+VALUES: dict[tuple[Kind, Profile], tuple[str, ...]] = {
+    ("sac", "paper"): (),
+    ("sac", "lite"): ("evaluation.episodes=5",),
+    ("rainbow", "paper"): (
+        *("budget.decisions=none", "budget.frames=100000", "evaluation.every=10000", "evaluation.episodes=10"),
+        *("evaluation.side_by_side=10", "checkpoint_every=5000"),
+    ),
+    ("rainbow", "lite"): (
+        *("budget.decisions=none", "budget.frames=20000", "evaluation.every=5000", "evaluation.episodes=5"),
+        *("evaluation.side_by_side=5", "checkpoint_every=2000", "agent.correction_updates=19000"),
+    ),
+}
+
+
+_kinds: dict[str, Kind] = {}  # of environments that were looked at: a sweep asks for the same ones over and over
+
+
+class Seen(NamedTuple):
+    """An environment, and the agent that can act in it."""
+
+    env: Gym
+    kind: Kind
+
+    @property
+    def like(self) -> str:
+        """The suite whose agents, objectives and methods it has."""
+        return LIKE[self.kind].partition("/")[0]
+
+
+def is_own(name: object) -> bool:
+    """Whether a name is of an environment of one's own: gym/ID, FILE.py:FUNCTION, or a callable."""
+    if not isinstance(name, str):
+        return True
+    return name.startswith("gym/") or name.rpartition(":")[0].endswith(".py") or name.endswith(".py")
+
+
+def look(name: str | Factory, overrides: Iterable[str] = ()) -> Seen:
+    """Make the environment once, with those overrides that decide what it is, and look at its actions."""
+    env = Gym.named(name.removeprefix("gym/") if isinstance(name, str) else name)
+    decisive = [line for line in overrides if line.strip().startswith(DECIDES)]
+    env = seen(with_overrides(recipe(Seen(env, "sac"), "lite"), decisive)).env
+    consent.allow(env.identity)
+    key = json.dumps(asdict(env), sort_keys=True)
+    if key not in _kinds or env.source == "python":  # a callable of the same name may be another one
+        with closing(GymEnv(env, 0, training=True)) as made:
+            _kinds[key] = "rainbow" if isinstance(made.action_space, gym.spaces.Discrete) else "sac"
+    return Seen(env, _kinds[key])
+
+
+def seen(recipe: Recipe) -> Seen:
+    """What a recipe was made of. Looks at no environment."""
+    assert isinstance(recipe.env, Gym)
+    return Seen(recipe.env, "rainbow" if recipe.agent.kind == "rainbow" else "sac")
+
+
+def objectives(seen: Seen, profile: Profile) -> dict[str, AnyObjective]:
+    """The objectives by name."""
+    suite, task = _like(seen)
+    known: dict[str, AnyObjective] = suite.objectives(task, profile)
+    return known
+
+
+def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
+    """The environment with an agent that its actions ask for, and some of the objectives or none."""
+    suite, task = _like(seen)
+    if agent not in (None, *suite.AGENTS):
+        takes = {"sac": "continuous", "rainbow": "discrete"}[seen.kind]
+        raise ValueError(
+            f"{seen.env.task} takes {takes} actions, for agent {seen.kind}: agent {agent!r} cannot act there."
+        )
+    like: Recipe = suite.recipe(task, profile, agent, objective)
+    env = replace(seen.env, size=like.env.size, frame_stack=like.env.frame_stack, **ENV[seen.kind])
+    return with_overrides(replace(like, name=f"gym/{env.task}", env=env), VALUES[seen.kind, profile])
+
+
+def _like(seen: Seen) -> tuple[Any, str]:
+    """The suite and its task whose values these are."""
+    return {"dmcontrol": dmcontrol, "atari": atari}[seen.like], LIKE[seen.kind].partition("/")[2]

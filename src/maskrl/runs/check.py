@@ -1,0 +1,370 @@
+"""Checks an environment before anybody trains on it: plays random actions in a process of its own, and says what to mend."""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskrl import recipes
+from maskrl.agents.base import Spaces
+from maskrl.envs.base import episode_seed
+from maskrl.envs.gym import Factory
+from maskrl.machine import die_with_parent
+from maskrl.recipes.schema import Recipe
+from maskrl.words import count, number, size
+
+DECISIONS = 500
+REPEATED = 100  # decisions that are played again, to see whether they lead to the same
+SHOWN = 8  # pictures of a contact sheet
+LEAK = 2000  # bytes per step that are worth a word: 1 GB in half a million steps
+Verdict = Literal["good", "look", "bad"]
+
+
+class Finding(NamedTuple):
+    """A row of the table."""
+
+    what: str
+    seen: str
+    verdict: Verdict = "good"
+    fix: str = ""
+
+
+@dataclass
+class Sample:
+    """What was seen of an environment. Plain values and arrays, which another process can send."""
+
+    observation_space: str
+    action_space: str
+    rewards: list[float] = field(default_factory=list)  # one per decision, as training has them
+    lengths: list[int] = field(default_factory=list)  # decisions of the episodes that ended
+    ends: list[tuple[bool, bool]] = field(default_factory=list)  # terminated and truncated, of the same
+    changed: list[bool] = field(default_factory=list)  # whether a frame differs from the one before
+    seconds: float = 0.0
+    steps: int = 0
+    grown: float | None = None  # bytes of memory per step
+    differs: str | None = None  # what was not the same the second time
+    printed: int = 0  # characters to standard output
+    beside: str | None = None  # the numbers beside a picture, in words
+    low: int = 255  # of all pixels of frames
+    high: int = 0
+    pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # as the environment shows them, (H, W, C)
+    frames: list[NDArray[np.uint8]] = field(default_factory=list)  # as the network sees them, (c, size, size)
+
+
+def check_env(
+    name: str | Factory, *overrides: str, timeout: float = 60.0
+) -> tuple[Recipe | None, Sample | None, list[Finding]]:
+    """The recipe of an environment, what was seen of it in some hundred decisions, and what that means.
+
+    It plays in a process of its own, which is killed after `timeout` seconds without an answer. A callable plays in this one.
+    """
+    if not isinstance(name, str):
+        recipe = recipes.resolve(name, overrides)
+        sample = play(recipe)
+        return recipe, sample, findings(recipe, sample)
+    context = multiprocessing.get_context("spawn")  # torch's threads and OpenGL's contexts survive no fork
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_answer, args=(theirs, name, overrides), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        while ours.poll(timeout):
+            kind, value = ours.recv()
+            if kind == "done":
+                return (*value, findings(*value))
+            if kind == "refused":
+                return None, None, [Finding("environment", value, "bad", "see what it says")]
+        words = f"no answer for {timeout:g} seconds"
+        fix = "Find what it waits for; a run kills it after env.timeout seconds with overlap=true."
+    except EOFError:
+        process.join(5)
+        words, fix = (
+            f"its process ended with exit code {process.exitcode}",
+            "A crash in its native code: run it by itself.",
+        )
+    finally:
+        process.kill()
+        process.join()
+    return None, None, [Finding("environment", words, "bad", fix)]
+
+
+def _answer(pipe: Connection, name: str, overrides: Sequence[str]) -> None:
+    """In the other process."""
+    die_with_parent()
+    try:
+        recipe = recipes.resolve(name, overrides)
+        pipe.send(("made", None))
+        pipe.send(("done", (recipe, play(recipe, lambda: pipe.send(("alive", None))))))
+    except Exception as error:
+        ours = isinstance(error, ValueError | ModuleNotFoundError)
+        pipe.send(("refused", str(error) if ours else f"{type(error).__name__}: {error}"))
+
+
+# ── Playing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Counter:
+    """A standard output that counts."""
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def write(self, text: str) -> int:
+        self.written += len(text)
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -> Sample:
+    """Play uniformly random actions; then the first of them again in a fresh environment, and again in the same."""
+    counter: Any = _Counter()
+    with redirect_stdout(counter), closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
+        inner = getattr(env.unwrapped, "_env", env)
+        sample = Sample(str(inner.observation_space), str(inner.action_space))
+        sample.beside = _numbers(env.metadata.get("outside") or {})
+        memory, begun = None, time.perf_counter()
+        sums = []
+        for place, (checksum, obs) in enumerate(_decisions(env, recipe, decisions, sample)):
+            sums.append(checksum)
+            if place == decisions // 4:
+                memory = (_memory(), sample.steps)
+            _look(env, obs, sample, _kept(recipe))
+            if place % 20 == 0:
+                beat()
+        sample.seconds = time.perf_counter() - begun
+        if memory is not None and memory[0] is not None and (now := _memory()) is not None:
+            sample.grown = (now - memory[0]) / max(1, sample.steps - memory[1])
+        sample.differs = _difference(env, recipe, sums, "when it is reset")
+        with closing(recipe.env.make(seed=recipe.seed + 1, training=True)) as fresh:
+            sample.differs = sample.differs or _difference(fresh, recipe, sums, "in a fresh environment")
+    sample.printed = counter.written
+    return sample
+
+
+def _decisions(env: Any, recipe: Recipe, decisions: int, sample: Sample | None = None) -> Iterator[tuple[int, Any]]:
+    """Random decisions, the same every time: check sums of what they led to, and the observations."""
+    generator, spaces, episode = np.random.default_rng(recipe.seed), Spaces.of(env), 0
+    obs, _ = env.reset(seed=episode_seed(recipe.seed, episode))
+    length = 0
+    for _ in range(decisions):
+        obs, reward, terminated, truncated, info = env.step(spaces.random_action(generator))
+        length += 1
+        if sample is not None:
+            sample.rewards.append(float(reward))
+            sample.steps += int(info.get("frames", 1))
+        seen = crc32(np.ascontiguousarray(obs).data)
+        seen = crc32(info["vector"].tobytes(), seen) if "vector" in info else seen
+        yield crc32(np.float64(reward).tobytes(), seen), obs
+        if terminated or truncated:
+            if sample is not None:
+                sample.lengths.append(length)
+                sample.ends.append((bool(terminated), bool(truncated)))
+            episode, length = episode + 1, 0
+            obs, _ = env.reset(seed=episode_seed(recipe.seed, episode))
+
+
+def _difference(env: Any, recipe: Recipe, sums: Sequence[int], when: str) -> str | None:
+    again = [checksum for checksum, _ in _decisions(env, recipe, min(REPEATED, len(sums)))]
+    places = [place for place, (one, other) in enumerate(zip(sums, again, strict=False), start=1) if one != other]
+    return f"decision {places[0]} differs {when}" if places else None
+
+
+def _numbers(outside: dict[str, Any]) -> str | None:
+    """The numbers beside a picture, in words."""
+    vector = outside.get("vector")
+    if vector is None:
+        return None
+    free = sum(low is None for low in vector["low"])
+    return f"{', '.join(vector['keys'])}: {count(len(vector['low']), 'number')}, {free} without bounds"
+
+
+def _kept(recipe: Recipe) -> int:
+    """Frames that are kept: a clip of the objective."""
+    return SHOWN if recipe.objective is None else max(SHOWN, recipe.objective.needs.clip_length)
+
+
+def _look(env: Any, obs: NDArray[np.uint8], sample: Sample, kept: int) -> None:
+    channels = env.unwrapped.observation_space.shape[0]
+    frame = obs[-channels:]
+    before = obs[-2 * channels : -channels] if len(obs) > channels else None
+    if before is not None:
+        sample.changed.append(not np.array_equal(frame, before))
+    sample.low, sample.high = min(sample.low, int(frame.min())), max(sample.high, int(frame.max()))
+    if len(sample.frames) < kept:
+        raw = getattr(env.unwrapped, "raw", None)
+        sample.pictures.append(frame.transpose(1, 2, 0).copy() if raw is None else raw().copy())
+        sample.frames.append(frame.copy())
+
+
+def _memory() -> int | None:
+    """Bytes of this process, where the system tells."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+# ── What it means ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def findings(recipe: Recipe, sample: Sample) -> list[Finding]:
+    """A row for everything that was looked at."""
+    shape = sample.frames[0].shape
+    frames = f"{sample.observation_space} → {recipe.env.frame_stack} × uint8 {shape}"
+    agent = f"{sample.action_space} → {'Rainbow' if recipe.agent.kind == 'rainbow' else 'SAC'}"
+    return [
+        Finding("pictures", frames),
+        *([] if sample.beside is None else [Finding("beside them", f"{sample.beside} → actor and critic")]),
+        _range(sample),
+        _change(sample),
+        Finding("actions", agent),
+        _rewards(recipe, sample),
+        *_episodes(recipe, sample),
+        _determinism(sample),
+        Finding(
+            "speed",
+            f"{number(len(sample.rewards) / sample.seconds)} decisions/s, {number(sample.steps / sample.seconds)} steps/s",
+        ),
+        _growth(sample),
+        Finding("prints", "nothing to standard output")
+        if not sample.printed
+        else Finding(
+            "prints",
+            f"{sample.printed:,} characters to standard output",
+            "look",
+            "Print to standard error, or not at all.",
+        ),
+    ]
+
+
+def _range(sample: Sample) -> Finding:
+    seen = f"{sample.low} to {sample.high}"
+    if sample.high <= 1:
+        return Finding("pixel values", seen, "bad", "uint8 pictures go from 0 to 255: multiply by 255 before the cast.")
+    dark = sample.high - sample.low < 32
+    return Finding(
+        "pixel values", seen, "look" if dark else "good", "Hardly any contrast: look at the sheet." if dark else ""
+    )
+
+
+def _change(sample: Sample) -> Finding:
+    if not sample.changed:
+        return Finding("motion", "one frame is stacked, so nothing to compare", "look", "Use env.frame_stack=3.")
+    still = 1 - float(np.mean(sample.changed))
+    seen = f"{still:.0%} of the frames are as the one before"
+    if still == 1:
+        return Finding(
+            "motion", seen, "bad", "Pictures never change: return a new array each step, and draw after moving."
+        )
+    return Finding(
+        "motion",
+        seen,
+        "look" if still > 0.5 else "good",
+        "Fine if actions may do nothing; else try a larger env.action_repeat." if still > 0.5 else "",
+    )
+
+
+def _rewards(recipe: Recipe, sample: Sample) -> Finding:
+    rewards = np.array(sample.rewards)
+    if not np.isfinite(rewards).all():
+        return Finding("rewards", "not finite", "bad", "A reward must be a number: look for a division by zero.")
+    zeros, largest = float(np.mean(rewards == 0)), float(np.abs(rewards).max())
+    seen = f"{number(rewards.min())} to {number(rewards.max())} per decision, {zeros:.1%} are 0"
+    if zeros == 1:
+        return Finding(
+            "rewards",
+            seen,
+            "look",
+            "Random play earns nothing: learning starts at the first reward. Shape it, if you can.",
+        )
+    if largest > 100:
+        return Finding("rewards", seen, "look", f"Large for the critic: try env.reward_scale={10 / largest:.1g}.")
+    if largest < 0.001:
+        return Finding("rewards", seen, "look", f"Small for the critic: try env.reward_scale={1 / largest:.1g}.")
+    return Finding("rewards", seen)
+
+
+def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
+    clip = recipe.objective.needs.clip_length if recipe.objective is not None else 0
+    if not sample.lengths:
+        seen = f"none ended in {count(len(sample.rewards), 'decision')}"
+        yield Finding("episodes", seen, "look", "Fine if they are long; env.time_limit ends those that never end.")
+        return
+    lengths = sample.lengths
+    seen = f"{count(len(lengths), 'episode')} of {min(lengths)} to {max(lengths)} decisions"
+    if min(lengths) < clip:
+        seen += f"; what lies past an end is masked in clips of {clip}"
+    yield Finding("episodes", seen)
+    both = sum(terminated and truncated for terminated, truncated in sample.ends)
+    terminated = [length for length, (ended, _) in zip(lengths, sample.ends, strict=True) if ended]
+    seen = f"{len(terminated)} terminated, {len(lengths) - len(terminated)} truncated"
+    if both:
+        yield Finding(
+            "ends", f"{seen}, {both} both", "look", "An end is one of the two: truncated if only time ran out."
+        )
+    elif len(terminated) > 2 and len(set(terminated)) == 1:
+        yield Finding(
+            "ends",
+            f"{seen}, all after {terminated[0]} decisions",
+            "look",
+            "A time limit? Then return truncated, not terminated.",
+        )
+    else:
+        yield Finding("ends", seen)
+
+
+def _determinism(sample: Sample) -> Finding:
+    if sample.differs is None:
+        return Finding("determinism", "the same seeds and actions lead to the same: a resume is exact")
+    fix = "A resume closes the open episode. Draw everything random from self.np_random, which reset(seed=…) seeds."
+    return Finding("determinism", f"{sample.differs}: a resume is not exact", "look", fix)
+
+
+def _growth(sample: Sample) -> Finding:
+    if sample.grown is None:
+        return Finding("memory", "not known on this system")
+    seen = f"{size(max(0, int(sample.grown)))} more per step"
+    return Finding(
+        "memory",
+        seen,
+        "look" if sample.grown > LEAK else "good",
+        "It grows: look for lists that are never cleared." if sample.grown > LEAK else "",
+    )
+
+
+# ── What the network sees ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def contact_sheet(recipe: Recipe, sample: Sample, path: Path) -> None:
+    """Three rows of pictures: as the environment shows them, as frames, and as frames with the objective's mask on them."""
+    from PIL import Image, PngImagePlugin
+
+    from maskrl.envs.gym import in_colour
+
+    shown = sample.frames[:SHOWN]
+    rows = [sample.pictures[:SHOWN], [frame.transpose(1, 2, 0) for frame in shown]]
+    if recipe.objective is not None and recipe.objective.masks is not None:
+        clip, masker = torch.from_numpy(np.stack(sample.frames[: _kept(recipe)]))[None], recipe.objective.masks.build()
+        hidden = masker.hide(clip, masker(clip, torch.Generator().manual_seed(recipe.seed)))[0].numpy()
+        rows.append([frame.transpose(1, 2, 0) for frame in hidden[:SHOWN]])
+    side = 160
+    sheet = Image.new("RGB", (len(shown) * (side + 4), len(rows) * (side + 4)), "white")
+    for row, pictures in enumerate(rows):
+        for column, picture in enumerate(pictures):
+            tile = Image.fromarray(in_colour(picture, 1)).resize((side, side), Image.Resampling.NEAREST)
+            sheet.paste(tile, (column * (side + 4) + 2, row * (side + 4) + 2))
+    about = PngImagePlugin.PngInfo()
+    about.add_text("Software", "maskrl check")
+    sheet.save(path, pnginfo=about)

@@ -1,0 +1,359 @@
+"""A policy as one file that needs neither maskrl nor the environment: ONNX, or torch.export's .pt2.
+
+It takes the newest pictures of the environment as they are, and returns an action of the environment's own. Resizing is part of
+it, and gives the same frames to the bit (see envs/pixels.py). What it was checked with is stored in it.
+"""
+
+import copy
+import io
+import json
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from maskrl import __version__
+from maskrl.envs.actions import Actions
+from maskrl.envs.base import Pad, episode_seed, require_extra
+from maskrl.envs.gym import Outside
+from maskrl.envs.pixels import GREY, Picture, area_weights
+from maskrl.nn.layers import Convolutions
+from maskrl.recipes.schema import Recipe, as_json
+from maskrl.runs.policy import Policy
+from maskrl.words import count
+
+KEY = "maskrl.json"  # of what is stored beside the network
+INPUT, BESIDE, OUTPUT = "pictures", "vectors", "action"
+ENDINGS = (".onnx", ".pt2")
+
+Pictures = NDArray[np.uint8]  # (N, frame_stack, height, width, channels), the oldest first
+Play = Callable[
+    ..., NDArray[Any]
+]  # pictures, and numbers (N, V) if it takes some → the environment's own actions, one for each
+
+
+class Exported(nn.Module):
+    """(N, frame_stack, height, width, channels) uint8, the oldest picture first, and (N, V) float32 of the newest where there are
+    numbers beside it → N of the environment's own actions.
+    """
+
+    bounded: Tensor
+    centre: Tensor
+    extent: Tensor
+    grey: Tensor
+    rows: Tensor
+    columns: Tensor
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    reach: Tensor
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        outside = outside_of(policy)
+        self.picture, self.actions, self.stack = outside.picture, outside.actions, policy.frame_stack
+        self.network = copy.deepcopy(policy.network).cpu().eval()
+        for module in list(self.network.modules()):
+            for name, inner in module.named_children():
+                if isinstance(inner, Convolutions):  # whose fused kernels are a CPU's own; these are the same values
+                    setattr(module, name, nn.Sequential(*inner))
+        rows, columns = (area_weights(side, self.picture.size) for side in (self.picture.height, self.picture.width))
+        low, high = (np.array(side, np.float32) for side in (self.actions.low, self.actions.high))
+        scales = () if outside.vector is None else outside.vector.scales
+        for name, array in {
+            **dict(zip(("bounded", "centre", "extent"), scales, strict=False)),
+            "grey": GREY, "rows": rows, "columns": columns.T.copy(),
+            "low": low, "high": high, "middle": (low + high) / 2, "reach": (high - low) / 2,
+        }.items():  # fmt: skip
+            self.register_buffer(name, torch.from_numpy(np.array(array)), persistent=False)
+
+    def frames(self, pictures: Tensor) -> Tensor:
+        """(N, S, H, W, C) uint8 → (N, S·c, size, size), whole numbers from 0 to 255: what `Picture.frame` makes, to the bit."""
+        picture, values = self.picture, pictures.float()
+        if picture.channels == 4:
+            values = values[..., :3]
+        if picture.grey and picture.channels > 1:
+            values = ((values * self.grey).sum(dim=-1, keepdim=True) + 0.5).floor()
+        values = values.permute(0, 1, 4, 2, 3)
+        if (picture.height, picture.width) != (picture.size, picture.size):
+            values = (torch.matmul(torch.matmul(self.rows, values), self.columns) + 0.5).floor()
+        channels, size, _ = picture.frame_shape
+        return values.reshape(-1, self.stack * channels, size, size)
+
+    def numbers(self, vectors: Tensor) -> Tensor:
+        """(N, V) → what `Vector.scaled` makes of them."""
+        within = ((vectors - self.centre) / self.extent).clamp(-1, 1)
+        return torch.where(self.bounded, within, vectors.sign() * vectors.abs().log1p())
+
+    def forward(self, pictures: Tensor, vectors: Tensor | None = None) -> Tensor:
+        beside = None if vectors is None else self.numbers(vectors)
+        chosen: Tensor = self.network(self.frames(pictures), beside)
+        actions = self.actions
+        if actions.kind == "box":
+            within = torch.clamp(self.middle + self.reach * chosen, self.low, self.high)
+            return within.reshape(-1, *actions.shape)
+        if actions.kind == "discrete":
+            return chosen + actions.starts[0]
+        places = [math.prod(actions.counts[part + 1 :]) for part in range(len(actions.counts))]
+        parts = [(chosen // place) % count for place, count in zip(places, actions.counts, strict=True)]
+        return torch.stack(parts, dim=-1) + torch.tensor(actions.starts)
+
+
+def outside_of(policy: Policy) -> Outside:
+    """What the environment shows and takes; for the suites of maskrl, frames and actions as they are."""
+    if policy.outside is not None:
+        return policy.outside
+    (channels, height, width), spaces = policy.frame_shape, policy.spaces
+    count = spaces.action_dim
+    if spaces.discrete:
+        actions = Actions(kind="discrete", counts=(count,), starts=(0,))
+    else:
+        actions = Actions(kind="box", low=(-1.0,) * count, high=(1.0,) * count, shape=(count,), dtype="float32")
+    return Outside(Picture(height, width, channels, height), actions)
+
+
+# ── Writing and reading a file ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def about(policy: Policy, recipe: Recipe) -> dict[str, Any]:
+    """What a user of the file must know."""
+    outside = outside_of(policy)
+    picture = outside.picture
+    shape = f"(batch, {policy.frame_stack}, {picture.height}, {picture.width}, {picture.channels})"
+    vector = outside.vector
+    beside = {} if vector is None else {
+        "beside": f"{BESIDE}: float32 (batch, {len(vector)}), {', '.join(vector.keys)} of the newest observation"
+    }  # fmt: skip
+    return {
+        "maskrl": __version__,
+        "input": f"{INPUT}: uint8 {shape}, the oldest picture first; at the start of an "
+        + ("episode its first picture again" if policy.pad == "repeat" else "episode black pictures before its first"),
+        **beside,
+        "output": f"{OUTPUT}: the environment's own action",
+        "frame_stack": policy.frame_stack,
+        "pad": policy.pad,
+        "action_repeat": recipe.env.action_repeat,
+        "normalisation": "inside: resize to a frame, centre crop, division by 255",
+        **outside.as_plain(),
+        "trained": asdict(policy.clock),
+        "recipe": json.loads(as_json(recipe)),
+    }
+
+
+def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
+    """Convert the policy to the format that the path's ending names. What is returned writes the file, with what it is told."""
+    module, outside = Exported(policy).eval(), outside_of(policy)
+    examples = tuple(torch.from_numpy(part) for part in _noise(policy, 2))
+    batch = torch.export.Dim("batch")
+    names = (INPUT,) if outside.vector is None else (INPUT, BESIDE)
+    with torch.no_grad(), _quiet():
+        convert = _as_pt2 if path.suffix == ".pt2" else _as_onnx
+        store = convert(module, examples, {name: {0: batch} for name in names})
+
+    def write(told: dict[str, Any]) -> None:
+        aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # the whole file or nothing
+        try:
+            with _quiet():
+                store(aside, json.dumps(told))
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    return write
+
+
+Store = Callable[[Path, str], None]
+
+
+def _noise(policy: Policy, count: int, seed: int = 0) -> tuple[NDArray[Any], ...]:
+    """Random pictures, and numbers beside them if the policy takes some."""
+    outside, generator = outside_of(policy), np.random.default_rng(seed)
+    picture, vector = outside.picture, outside.vector
+    shape = (count, policy.frame_stack, picture.height, picture.width, picture.channels)
+    pictures = generator.integers(256, size=shape, dtype=np.uint8)
+    return (pictures,) if vector is None else (pictures, generator.normal(size=(count, len(vector))).astype(np.float32))
+
+
+def _as_pt2(module: nn.Module, examples: tuple[Tensor, ...], batch: dict[str, Any]) -> Store:
+    program = torch.export.export(module, examples, dynamic_shapes=batch)
+    return lambda path, told: torch.export.save(program, path, extra_files={KEY: told})
+
+
+def _as_onnx(module: nn.Module, examples: tuple[Tensor, ...], batch: dict[str, Any]) -> Store:
+    import onnx
+
+    program = torch.onnx.export(
+        module,
+        examples,
+        dynamo=True,
+        dynamic_shapes=batch,
+        input_names=list(batch),
+        output_names=[OUTPUT],
+        verbose=False,
+    )
+    assert program is not None
+    model = program.model_proto
+    model.producer_name, model.producer_version = "maskrl", __version__
+    onnx.checker.check_model(model)
+
+    def store(path: Path, told: str) -> None:
+        onnx.helper.set_model_props(model, {KEY: told})
+        path.write_bytes(model.SerializeToString())
+
+    return store
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch's exporters say about themselves and about packages that nobody needs here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def require_format(path: Path) -> None:
+    """Refuse a format that we do not have, and say what is missing for one that we do."""
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"A policy is a .onnx or a .pt2 file; {path.name!r} ends in neither.")
+    for module in ("onnx", "onnxruntime", "onnxscript") if path.suffix == ".onnx" else ():
+        require_extra(module, "export")
+
+
+def player(path: Path) -> Play:
+    """Plays with a file: by onnxruntime, or by torch alone."""
+    if path.suffix == ".pt2":
+        module = torch.export.load(path).module()
+
+        def by_torch(*inputs: NDArray[Any]) -> NDArray[Any]:
+            with torch.no_grad():
+                actions: NDArray[Any] = module(*(torch.from_numpy(part) for part in inputs)).numpy()
+            return actions
+
+        return by_torch
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda *inputs: np.asarray(session.run(None, dict(zip((INPUT, BESIDE), inputs, strict=False)))[0])
+
+
+# ── The proof ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Proof(NamedTuple):
+    """How far a file and the policy that it was made of agree."""
+
+    on: str  # what they were compared on
+    observations: int
+    largest_difference: float  # between two actions, in the environment's own units
+    different: int | None = None  # observations with another action, where actions are discrete
+    returns: tuple[float, ...] = ()  # of the file
+    policy_returns: tuple[float, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """A sentence."""
+        compared = f"{self.observations:,} {self.on}: largest difference of an action {self.largest_difference:.3g}"
+        compared += "" if self.different is None else f", {count(self.different, 'other choice')}"
+        if not self.returns:
+            return compared
+        same = "the same returns" if self.returns == self.policy_returns else "returns that differ"
+        return f"{compared}; {same} over {count(len(self.returns), 'episode')}"
+
+
+def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, episodes: int, seed: int) -> Proof:
+    """Play episodes by the policy and by its file from the same starts, and compare actions on what the policy has seen."""
+    differences: list[float] = []
+    recent = Recent(policy.frame_stack, policy.pad)
+
+    def by_policy(picture: Pictures, *beside: NDArray[np.float32]) -> Any:
+        action, pictures = policy.act(picture, *beside), recent.push(picture)
+        if len(differences) < observations:
+            other = play(pictures, *(row[None] for row in beside))[0]
+            differences.append(float(np.abs(np.asarray(other, np.float64) - action).max()))
+        return action
+
+    def by_file(picture: Pictures, *beside: NDArray[np.float32]) -> Any:
+        return play(recent.push(picture), *(row[None] for row in beside))[0]
+
+    with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
+        mine, number = [], 0
+        while number < episodes or len(differences) < observations:
+            policy.reset()
+            recent.reset()
+            mine.append(_return_of(env, by_policy, episode_seed(seed, number)))
+            number += 1
+        theirs = []
+        for number in range(episodes):
+            recent.reset()
+            theirs.append(_return_of(env, by_file, episode_seed(seed, number)))
+    different = None if outside_of(policy).actions.kind == "box" else sum(map(bool, differences))
+    return Proof(
+        "observations of its own play",
+        len(differences),
+        max(differences),
+        different,
+        tuple(theirs),
+        tuple(mine[:episodes]),
+    )
+
+
+def prove_on_noise(play: Play, policy: Policy, *, observations: int) -> Proof:
+    """Compare on random pictures, where no environment may be played."""
+    module, differences = Exported(policy).eval(), []
+    for number in range(observations):
+        noise = _noise(policy, 1, number)
+        with torch.no_grad():
+            expected = module(*(torch.from_numpy(part) for part in noise)).numpy()
+        differences.append(float(np.abs(np.asarray(play(*noise), np.float64) - expected).max()))
+    different = None if outside_of(policy).actions.kind == "box" else sum(map(bool, differences))
+    return Proof("random pictures", observations, max(differences), different)
+
+
+class Recent:
+    """The newest pictures of an episode, as a file takes them."""
+
+    def __init__(self, stack: int, pad: Pad) -> None:
+        self._stack, self._pad = stack, pad
+        self._pictures: list[Pictures] = []
+
+    def reset(self) -> None:
+        self._pictures = []
+
+    def push(self, picture: Pictures) -> Pictures:
+        """(H, W, C) → (1, stack, H, W, C)."""
+        past = picture if self._pad == "repeat" else np.zeros_like(picture)
+        self._pictures = [*(self._pictures or [past] * self._stack)[1:], picture.copy()]
+        return np.stack(self._pictures)[None]
+
+
+def _return_of(env: Any, act: Callable[..., Any], seed: int) -> float:
+    """Of an episode that is played by pictures, in the environment's own actions."""
+    obs, _ = env.reset(seed=seed, options={"restart": True})
+    raw, step = getattr(env.unwrapped, "raw", None), getattr(env.unwrapped, "step_outside", env.step)
+    beside = getattr(env.unwrapped, "raw_vector", lambda: None)
+    channels = env.unwrapped.observation_space.shape[0]
+    total, ended = 0.0, False
+    while not ended:
+        picture = obs[-channels:].transpose(1, 2, 0) if raw is None else raw()
+        numbers = beside()
+        obs, reward, terminated, truncated, _ = step(act(picture, *([] if numbers is None else [numbers])))
+        total, ended = total + float(reward), terminated or truncated
+    return total

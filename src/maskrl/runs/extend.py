@@ -1,0 +1,76 @@
+"""Gives a finished or stopped run a larger budget. Nothing of it is written anew but its recipe and a note of the one before."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+from maskrl.agents.base import Spaces
+from maskrl.files import write_whole
+from maskrl.recipes.overrides import with_overrides
+from maskrl.recipes.schema import Recipe, as_json
+from maskrl.runs.build import replay_size
+from maskrl.runs.directory import Run, RunError
+
+
+class Extension(NamedTuple):
+    """The recipe with a larger budget, and in what the run will differ from one that had it from the start."""
+
+    recipe: Recipe
+    differences: tuple[str, ...] = ()  # sentences; none: it will be the same run, bit for bit
+
+
+def plan(run: Run, overrides: Sequence[str]) -> Extension:
+    """What the run will be with the budget that the overrides name. Writes nothing."""
+    others = [line for line in overrides if not line.strip().startswith("budget.")]
+    if others:
+        raise RunError(
+            f"{others[0]}: only the budget of a run can be extended, such as budget.frames={2 * run.recipe.frames}. Another value "
+            "is another run: start it with `maskrl train`."
+        )
+    try:
+        wanted = with_overrides(run.recipe, [*_other_unit(run.recipe, overrides), *overrides])
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    if wanted.frames <= run.recipe.frames:
+        raise RunError(
+            f"{run.path} has a budget of {run.recipe.frames:,} frames, and {wanted.frames:,} are no more. Name a larger one."
+        )
+    state = run.restore(older=False)
+    differences: list[str] = []
+    if state is not None:
+        wanted, differences = _with_room(run.recipe, wanted, state)
+    if run.status == "done" and run.recipe.frames % run.recipe.evaluation.every:
+        differences.append(f"it has an evaluation at {run.recipe.frames:,} frames, where its first budget ended")
+    return Extension(wanted, tuple(differences))
+
+
+def extend(run: Run, recipe: Recipe) -> Run:
+    """Give the run this recipe of `plan`. To train it is up to the caller, as if it had been stopped."""
+    with run.locked():  # nobody trains it meanwhile
+        begun = run.versions()
+        earlier = [*begun.get("extended", []), {"recipe": run.digest, "budget": asdict(run.recipe.budget)}]
+        # In this order: a crash in between leaves a run that goes on as it was.
+        write_whole(run.path / "versions.json", json.dumps(begun | {"extended": earlier}, indent=2))
+        write_whole(run.path / "recipe.json", as_json(recipe))
+        run.set_status("stopped")
+    return Run(run.path, recipe)
+
+
+def _other_unit(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
+    """A budget has one unit: to name the other one is to leave the first."""
+    named = {line.partition("=")[0].strip() for line in overrides}
+    units = {"budget.frames": "budget.decisions=none", "budget.decisions": "budget.frames=none"}
+    return [units[name] for name in named & units.keys() if units[name].partition("=")[0] not in named]
+
+
+def _with_room(before: Recipe, wanted: Recipe, state: dict[str, Any]) -> tuple[Recipe, list[str]]:
+    """A replay that never held more than it had room for can grow; one that has thrown frames away stays as large as it is."""
+    spaces = Spaces(**state["spaces"] | {"obs": tuple(state["spaces"]["obs"])})
+    old, new = (replay_size(recipe, spaces)["capacity"] for recipe in (before, wanted))
+    if old == new or state["replay"]["next"] <= state["replay"]["layout"]["window"]:
+        return wanted, []
+    kept = replace(wanted, replay=replace(wanted.replay, capacity=old))
+    return kept, [
+        f"its replay keeps {old:,} decisions, as it is full; with the larger budget from the start, it had kept {new:,}"
+    ]

@@ -1,0 +1,80 @@
+"""An agent at play, with what its encoder sees beside the picture: in a window, or as a video where there is no screen."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskrl.envs.gym import in_colour
+from maskrl.recipes.schema import Recipe
+from maskrl.runs.evaluate import Episode
+from maskrl.runs.policy import Policy
+
+LEAST = 256  # pixels of a side
+Image = NDArray[np.uint8]  # (H, W, 3)
+
+
+def images(
+    policy: Policy, recipe: Recipe, *, episodes: int, seed: int, returns: list[float]
+) -> Generator[tuple[Image, float], None, None]:
+    """One image per decision, and how many of them a second has. The returns of the episodes are added to `returns`."""
+    with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
+        fps = float(env.metadata["render_fps"])
+        for number in range(episodes):
+            episode = Episode(env, number, seed)
+            while not episode.ended:
+                yield beside(env.render(), seen(policy, episode.obs)), fps
+                episode.step(episode.chosen_by(policy.network.act), recipe.evaluation.epsilon)
+            returns.append(episode.total)
+
+
+def seen(policy: Policy, obs: NDArray[np.uint8]) -> Image:
+    """The newest frame of a stack as the encoder gets it: (h, w, 3)."""
+    channels = policy.frame_shape[0]
+    frame: NDArray[np.uint8] = policy.network.centre(torch.from_numpy(obs[None]))[0, -channels:].numpy()
+    return in_colour(frame.transpose(1, 2, 0), 1)
+
+
+def beside(picture: object, frame: Image) -> Image:
+    """Both with the height of the picture, of 256 pixels at least; the frame with whole pixels, and black around it."""
+    left = in_colour(np.asarray(picture, np.uint8), LEAST)
+    times = max(1, left.shape[0] // frame.shape[0])
+    large = frame.repeat(times, axis=0).repeat(times, axis=1)[: left.shape[0]]
+    right = np.zeros((left.shape[0], large.shape[1] + 8, 3), np.uint8)
+    top = (left.shape[0] - large.shape[0]) // 2
+    right[top : top + large.shape[0], 8:] = large
+    return np.concatenate([left, right], axis=1)
+
+
+def has_screen() -> bool:
+    """Whether a window can be opened here."""
+    shown = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(shown) and importlib.util.find_spec("pygame") is not None
+
+
+def show(frames: Iterator[tuple[Image, float]], title: str, *, is_closed: Callable[[], bool] | None = None) -> bool:
+    """Show images in a window at their speed; returns whether it was closed before their end."""
+    import pygame
+
+    pygame.display.init()
+    try:
+        window, clock = None, pygame.time.Clock()
+        for image, fps in frames:
+            if window is None:
+                window = pygame.display.set_mode((image.shape[1], image.shape[0]))
+                pygame.display.set_caption(title)
+            window.blit(pygame.surfarray.make_surface(image.swapaxes(0, 1)), (0, 0))
+            pygame.display.flip()
+            clock.tick(fps)
+            if any(event.type == pygame.QUIT for event in pygame.event.get()) or (
+                is_closed is not None and is_closed()
+            ):
+                return True
+        return False
+    finally:
+        pygame.display.quit()

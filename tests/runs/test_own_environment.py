@@ -1,0 +1,217 @@
+"""From an environment of one's own to a policy in use: recipe, run, resume, load, export."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import maskrl
+import own_env
+from maskrl import recipes
+from maskrl.analysis.protocol import method_of
+from maskrl.cli import main
+from maskrl.envs import consent
+from maskrl.recipes.overrides import from_json
+from maskrl.recipes.schema import Recipe, as_json
+from maskrl.runs import export
+from maskrl.runs.directory import Run
+from tiny_runs import same_end, trained
+
+FILE = Path(own_env.__file__)
+TINY = [
+    *("budget.frames=120", "evaluation.every=60", "evaluation.episodes=2", "checkpoint_every=20"),
+    *("agent.warmup_decisions=20", "agent.batch_size=8", "agent.hidden=16", "env.size=36", "threads=1"),
+    *("objective.clip_length=8", "objective.mask.cube=4,6,6"),
+]
+SAC = [*TINY, "agent.encoder.filters=4", "agent.auxiliary.clips=2", "env.action_repeat=1"]
+RAINBOW = [*TINY, "agent.clips=2", "agent.micro_batch=none", "objective.decoder_width=16", "env.kwargs.choices=3"]
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path, monkeypatch):
+    """What is trusted stays in the test."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv(consent.INHERITED, "")
+
+
+def own(*overrides: str, **options: str) -> Recipe:
+    return maskrl.recipe(f"{FILE}:make_env", *overrides, profile="lite", **options)  # type: ignore[arg-type]
+
+
+# ── the recipe ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_actions_choose_the_agent_and_overrides_reach_the_constructor():
+    assert own().agent.kind == "sac"
+    chosen = own("env.kwargs.choices=5", "env.kwargs.length=7")
+    assert chosen.agent.kind == "rainbow"
+    assert chosen.env.make(seed=1, training=True).action_space == gym.spaces.Discrete(5)
+    assert from_json(as_json(chosen)) == chosen
+    with pytest.raises(ValueError, match="takes continuous actions, for agent sac"):
+        own(agent="rainbow")
+
+
+@pytest.mark.parametrize("profile", ["lite", "paper"])
+@pytest.mark.parametrize("arguments", [[], ["env.kwargs.choices=3"]])
+def test_every_value_has_a_source(profile, arguments):
+    recipe = maskrl.recipe(f"{FILE}:make_env", *arguments, profile=profile)
+    unexplained = [line.path for line in recipes.explain(recipe) if line.source.startswith("ours: the paper has no")]
+    assert not unexplained
+    overridden = [line.path for line in recipes.explain(recipe) if line.source.startswith("override")]
+    assert not overridden
+
+
+def test_runs_are_told_apart_without_their_environment():
+    assert method_of(own("objective.mask.ratio=0.3")) == "mlr objective.mask.ratio=0.3"
+    assert method_of(own(method="baseline")) == "baseline"
+    stranger = replace(own(), env=replace(own().env, sha256="0" * 64, kwargs={"run": "me"}))
+    assert method_of(stranger) == "mlr"
+
+
+# ── the run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("overrides", [SAC, RAINBOW])
+def test_a_stopped_run_continues_to_the_same_end(tmp_path, overrides):
+    recipe = own(*overrides)
+    whole, _ = trained(tmp_path / "whole", recipe)
+    killed = "import sys, maskrl, os\nfrom maskrl.runs.state import State\nadd = State.add\n"
+    killed += (
+        "def until(self, *a):\n    if self.clock.decisions == 70: os.kill(os.getpid(), 9)\n    return add(self, *a)\n"
+    )
+    killed += "State.add = until\n"
+    killed += f"maskrl.train(maskrl.recipe({f'{FILE}:make_env'!r}, *{overrides!r}, profile='lite'), sys.argv[1], [])\n"
+    path = [str(Path(maskrl.__file__).parents[1]), str(FILE.parent)]
+    command = [sys.executable, "-c", f"import sys\nsys.path[:0] = {path!r}\n{killed}", str(tmp_path / "killed")]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert Run.open(tmp_path / "killed").status == "stopped"  # not running, as its file says: its process is dead
+    continued, _ = trained(tmp_path / "killed", recipe)
+    assert same_end(whole, continued)
+
+
+def test_episodes_may_be_shorter_than_a_clip(tmp_path):
+    run, _ = trained(tmp_path / "run", own(*SAC, "env.kwargs.length=5"))
+    lengths = {event["length"] for event in run.events("episode")}
+    assert lengths == {5}
+    assert all(np.isfinite(event["mlr/loss"]) for event in run.events("update"))
+
+
+def test_a_callable_can_be_trained_and_continued(tmp_path):
+    recipe = maskrl.recipe(lambda: own_env.make_env(), *SAC, profile="lite")
+    run = maskrl.train(recipe, tmp_path / "run", [])
+    assert run.status == "done"
+    assert Run.open(tmp_path / "run").recipe == recipe
+    with pytest.raises(ValueError, match="overlap=true puts the environment into a process of its own"):
+        maskrl.train(replace(recipe, overlap=True), tmp_path / "other", [])
+
+
+def test_a_policy_takes_pictures_and_answers_in_the_environments_own_range(tmp_path):
+    run, _ = trained(tmp_path / "run", own(*SAC))
+    policy = maskrl.load(run.path)
+    env, made = own_env.make_env(), run.recipe.env.make(seed=1, training=False)
+    picture, _ = env.reset(seed=3)
+    stacked, _ = made.reset(seed=3)
+    for _ in range(5):
+        action = policy.act(picture)
+        assert action in env.action_space
+        inner = policy.network.act(stacked[None])[0]
+        assert (made.unwrapped.outside.actions.outward(inner) == action).all()
+        picture, *_ = env.step(action)
+        stacked, *_ = made.step(inner)
+    policy.reset()
+    assert policy.act(np.stack([picture] * 3)).shape == (3, 2)
+    with pytest.raises(ValueError, match=r"expected a picture of uint8 with shape \(40, 60, 3\)"):
+        policy.act(picture[:30])
+
+
+# ── export ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_an_exported_policy_sees_the_same_frames_to_the_bit(tmp_path, grey):
+    recipe = own(*SAC, f"env.colour={'grey' if grey else 'rgb'}", "budget.frames=20", "evaluation.every=20")
+    run, _ = trained(tmp_path / "run", recipe)
+    policy = maskrl.load(run.path)
+    pictures = np.random.default_rng(0).integers(256, size=(4, 3, 40, 60, 3), dtype=np.uint8)
+    made = export.Exported(policy).frames(torch.from_numpy(pictures)).numpy()
+    expected = [np.concatenate([policy.outside.picture.frame(one) for one in stack]) for stack in pictures]
+    assert (made == np.stack(expected)).all()
+
+
+@pytest.mark.parametrize(("overrides", "ending"), [(SAC, "onnx"), (RAINBOW, "onnx"), (SAC, "pt2")])
+def test_an_exported_policy_plays_the_same(tmp_path, capsys, overrides, ending):
+    run, _ = trained(tmp_path / "run", own(*overrides))
+    out = tmp_path / f"policy.{ending}"
+    main_ends("export", str(run.path), "--out", str(out), "--observations", "50", "--episodes", "2")
+    assert "the same returns over 2 episodes" in capsys.readouterr().out
+    if ending == "onnx":
+        session = onnxruntime.InferenceSession(out)
+        about = json.loads(session.get_modelmeta().custom_metadata_map["maskrl.json"])
+        assert about["proof"]["observations"] == 50
+        assert about["proof"]["largest_difference"] < 1e-5
+        assert from_json(json.dumps(about["recipe"])) == run.recipe
+        stack = about["frame_stack"]
+        (actions,) = session.run(None, {"pictures": np.zeros((7, stack, 40, 60, 3), np.uint8)})
+        assert len(actions) == 7
+
+
+def test_an_export_of_a_strangers_run_runs_no_code(tmp_path, capsys, monkeypatch):
+    run, _ = trained(tmp_path / "run", own(*SAC))
+    monkeypatch.setenv(consent.INHERITED, "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
+    main_ends("export", str(run.path), "--out", str(tmp_path / "policy.onnx"))
+    assert "random pictures" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run.path)])
+    assert "--trust" in capsys.readouterr().err
+    main_ends("evaluate", str(run.path), "--episodes", "1", "--env", f"{FILE}:make_env", "--json")
+    assert json.loads(capsys.readouterr().out)["frames"] == 120
+
+
+@pytest.mark.parametrize("name", ["gym/strangers_module:Env-v0", "strangers_file.py:make_env"])
+def test_the_name_of_a_strangers_run_is_not_taken_for_what_the_user_typed(tmp_path, name, monkeypatch, capsys):
+    """Commands that look for the task's usual recipe must not import what the run's recipe names."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("strangers_module.py", "strangers_file.py"):
+        (tmp_path / file).write_text("open('ran', 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run, _ = trained(tmp_path / "run", own(*[line for line in SAC if "objective" not in line], method="baseline"))
+    tree = json.loads((run.path / "recipe.json").read_text())
+    tree["name"], tree["env"] = (
+        name,
+        tree["env"] | {"source": "id", "task": "strangers_module:Env-v0", "file": None, "sha256": None},
+    )
+    (run.path / "recipe.json").write_text(json.dumps(tree))
+    for words in (
+        ["masks", "run"],
+        ["probe", "run"],
+        ["pretrain", "run", "--out", "encoder"],
+        ["report", "run"],
+        ["evaluate", "run"],
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_export_never_replaces_what_is_not_one(tmp_path, capsys):
+    run, _ = trained(tmp_path / "run", own(*SAC, "budget.frames=20", "evaluation.every=20"))
+    out = tmp_path / "notes.onnx"
+    out.write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["export", str(run.path), "--out", str(out)])
+    assert "not an earlier output" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+
+
+def main_ends(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code in (None, 0)
