@@ -4,7 +4,7 @@ report(["runs"])            # run directories, folders of them and CSV files, be
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from maskrl.report.facts import RunFacts, all_facts
 from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, versions, what_was_run
 from maskrl.report.probes import representation
-from maskrl.report.tables import counted
+from maskrl.report.tables import Mark, counted
 from maskrl.report.task_by_task import in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
 
@@ -74,7 +74,12 @@ def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
 
 
 # Marks of the headline's comparisons, in words, in the order in which they are told.
-OUTCOMES = {"above": "above", "below": "below", "consistent": "without a difference", "unsure": "without a verdict"}
+OUTCOMES: Mapping[Mark, str] = {
+    "above": "above",
+    "below": "below",
+    "consistent": "without a difference",
+    "unsure": "without a verdict",
+}
 
 
 def _in_short(headline: Sequence[Lines], unfinished: int, problems: int) -> str:
