@@ -253,7 +253,7 @@ def _torch() -> Check:
 def _memory() -> Check:
     limits = memory_limits()
     if not limits:
-        return Check("memory", "warning", "this system does not tell how much is free")
+        return Check("memory", "warning", "this system does not report how much is free")
     least = min(limits, key=lambda name: limits[name])
     found = ", ".join(f"{decimal(amount)} free ({name})" for name, amount in limits.items())
     if limits[least] >= LITTLE_MEMORY:

@@ -177,7 +177,7 @@ def _check_gradients(objective: Objective[Any], material: Material) -> None:
     objective.update_momentum()
     moved = [name for name, tensor in objective.state_dict().items() if not torch.equal(tensor, before[name])]
     strays = [name for name in moved if ".copy." not in f".{name}."]
-    _require(not strays, f"update_momentum() moves {strays}, which are no momentum copies.")
+    _require(not strays, f"update_momentum() moves {strays}, which are not momentum copies.")
 
 
 def _check_groups(objective: Objective[Any]) -> None:

@@ -1,4 +1,4 @@
-"""How torch's threads wait for each other, and how many a run gets. The standard library alone.
+"""How torch's threads wait for each other, and the number of threads of a run. The standard library alone.
 
 A waiting thread of OpenMP spins for milliseconds before it sleeps, unless a variable says otherwise. If other programs need the
 core, it takes time from the very thread that it waits for, and an update on two threads takes several times as long as on one.

@@ -113,7 +113,7 @@ def test_a_mean_without_a_spread_is_not_tested_and_that_is_said() -> None:
     verdict = paper("atari/alien", [100.0] * 10, "der")
     assert untested(verdict)
     assert verdict.sentence == (
-        "atari/alien: der and paper, Table 5 (100 seeds) are not tested. 100 (10 runs) against 802; the paper does not tell its "
+        "atari/alien: der and paper, Table 5 (100 seeds) are not tested. 100 (10 runs) against 802; the paper does not print its "
         "spread."
     )
 
@@ -231,9 +231,7 @@ def test_a_csv_is_taken_for_the_papers_protocol_and_that_is_said(tmp_path: Path)
     (tmp_path / "scores.csv").write_text(f"method,task,seed,frames,score\n{rows}")
     verdicts = against_paper(Scores.read(tmp_path / "scores.csv"), "mlr")
     assert verdicts.tasks[0].outcome == "consistent"
-    assert verdicts.problems == (
-        "dmcontrol/reacher-easy: a CSV does not tell its protocol; it is taken for the paper's.",
-    )
+    assert verdicts.problems == ("dmcontrol/reacher-easy: a CSV has no protocol; the paper's is assumed.",)
 
 
 # ── Method against method ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -57,7 +57,7 @@ def test_a_study_takes_nothing_but_its_name(study: str, more):
     [
         ("# No block", "has no block"),
         ("```sweep\n\n```", "has no block"),
-        ("```sweep\ntoy --out /\n```", "--out is no option of a study"),
+        ("```sweep\ntoy --out /\n```", "--out is not an option of a study"),
         ("```sweep\ntoy catch\n```", "'catch' comes after 'toy'"),
         ("```sweep\nseed=1\n```", "names no sweep"),
         ("```sweep\ntoy 'seed=1\n```", "cannot be read: No closing quotation"),

@@ -126,7 +126,7 @@ def _read_run(folder: Path) -> tuple[RunScores, list[str]]:
 def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Iterator[str]:
     named = named_recipe(run.task, "lite")
     if unknown := [name for name in (named.env.packages if named else ()) if name not in run.protocol]:
-        yield f"{run.name} ({run.source}) does not tell its version of {', '.join(unknown)}."
+        yield f"{run.name} ({run.source}) does not record its version of {', '.join(unknown)}."
     for at in not_finite:
         yield f"{run.name} ({run.source}): the score at {at} {run.unit} is not a finite number. Left out."
     if not run.curve:
@@ -149,7 +149,7 @@ def read_results(folder: Path) -> Found:
         versions = about["versions"]
         protocols = {key: protocol_of(recipe, versions) for key, recipe in recipes.items()}
     except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        return runs, [*problems, f"{folder / ABOUT} does not tell how these scores were made ({error})."]
+        return runs, [*problems, f"{folder / ABOUT} does not say how these scores were made ({error})."]
     return [replace(run, protocol=protocols.get((run.method, run.task), run.protocol)) for run in runs], problems
 
 
@@ -164,7 +164,7 @@ def read_csv(path: Path) -> Found:
 
 
 def _read_csv(path: Path, there: Path) -> Found:
-    """`there`: where the file is. It is no link, pipe or device."""
+    """`there`: where the file is. It is not a link, pipe or device."""
     try:
         text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
@@ -203,7 +203,7 @@ def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -
         if twice is not None:
             problems.append(
                 f"{path}: {method} on {task}, seed {seed} has {len(curve[twice])} scores at {twice} {unit}. A run has one: "
-                "episodes are no seeds. This run is left out."
+                "episodes are not seeds. This run is left out."
             )
             continue
         points = tuple(sorted((at, scores[0]) for at, scores in curve.items()))

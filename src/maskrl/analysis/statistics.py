@@ -138,7 +138,7 @@ def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPL
 def _wins(x: Array, y: Array) -> Iterator[Array]:
     """For every task (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
     if x.shape[1] != y.shape[1]:
-        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be held against scores of {y.shape[1]}.")
+        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be compared with scores of {y.shape[1]}.")
     for of_x, of_y in zip(x.T, y.T, strict=True):
         yield (1 + np.sign(of_x[:, None] - of_y)) / 2
 
@@ -216,7 +216,7 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     differences between runs of the same seed, against `ZERO`, it is the paired t test.
     """
     if len(x) != len(y):
-        raise ValueError(f"{len(x)} tasks cannot be held against {len(y)}.")
+        raise ValueError(f"{len(x)} tasks cannot be compared with {len(y)}.")
     value = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)]) / len(x)
     parts = [(s.std**2 / s.runs, s.runs - 1) for s in (*x, *y) if s.std != 0]
     if any(math.isnan(part) for part, _ in parts):

@@ -135,7 +135,7 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
     if strange and not mixed:
         return None, f"{refused} runs do not have the paper's protocol: {'; '.join(strange)}."
     unknown = any("profile" not in one.protocol for one in scores.runs)
-    told = f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's." if unknown else ""
+    told = f"{run.task}: a CSV has no protocol; the paper's is assumed." if unknown else ""
     ours = Summary.of(scores.values(run.method, run.task))
     theirs = _usable(cell) or Summary(cell.mean, math.nan, cell.seeds or 0)
     label = f"{cell.source} ({cell.seeds} seeds)" if cell.seeds else cell.source
@@ -148,7 +148,7 @@ def _untestable(cell: PublishedScore) -> str:
     if cell.misprint:
         return f"the paper's spread is misprinted ({cell.misprint})"
     if cell.std is None or cell.seeds is None:
-        return f"the paper does not tell its {'spread' if cell.std is None else 'number of seeds'}"
+        return f"the paper does not print its {'spread' if cell.std is None else 'number of seeds'}"
     return f"the paper has {cell.seeds} seeds, and there is no test below {ENOUGH}" if cell.seeds < ENOUGH else ""
 
 
@@ -180,8 +180,8 @@ def versus(
 
 
 def _pairs(differences: Array) -> Summary | None:
-    """Of runs of the same seed. None if they are all the same: that easily happens with a few whole scores, and a test would be
-    certain.
+    """The differences of runs of the same seed. None if they are all equal: that easily happens with a few whole scores, and a
+    test would be certain.
     """
     return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 

@@ -185,7 +185,7 @@ def encode(encoder: Any, pixels: Tensor) -> Tensor:
 
 
 def maps_of(encoder: Any, pixels: Tensor) -> Tensor:
-    """Layer by layer. Where units have no order of their own, the maps are labelled so that to flatten them is no copy."""
+    """Layer by layer. Where units have no order of their own, the maps are labelled so that flattening them needs no copy."""
     for layer in encoder.convolutions.children():
         pixels = layer(pixels)
     n, filters, height, width = pixels.shape

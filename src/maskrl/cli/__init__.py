@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_path(word: str) -> str:
-    """A file or folder whose name begins with one dash is no option."""
+    """A file or folder whose name begins with one dash is not an option."""
     is_path = word.startswith("-") and not word.startswith("--") and len(word) > 2 and os.path.lexists(word)
     return f"./{word}" if is_path else word
 

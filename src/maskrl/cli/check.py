@@ -15,7 +15,9 @@ def check(
     env: Annotated[str, typer.Argument(metavar="ENV", help=NAME_HELP)],
     overrides: Overrides = None,
     sheet: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the pictures go: a .png file.")] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=10**6, help="To wait for an answer.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=10**6, help="Seconds to wait for an answer.")
+    ] = 60.0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

@@ -66,7 +66,7 @@ def export(
     print_rows({"proof": proof.words})
     if not recipe.env.is_trusted:
         print(
-            "\nThe run's environment was not played, as you did not train it on this machine. With its play as the proof:"
+            "\nThe run's environment was not played, because you did not train it on this machine. To check the file by playing:"
         )
         print(f"  {command('export', str(run), out=out, trust=True)}")
 

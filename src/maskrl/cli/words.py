@@ -196,7 +196,7 @@ def table(
         justify: Literal["left", "right"] = "left" if place < left or heading in folds else "right"
         made.add_column(heading, justify=justify, no_wrap=heading not in folds, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # a name is no markup
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # a name is not markup
     return made
 
 

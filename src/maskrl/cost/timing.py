@@ -119,7 +119,8 @@ class Updated(NamedTuple):
 
 
 def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds: float) -> Updated:
-    """Real updates, in their full size if that is quick. Else smaller ones of two sizes, and the line through them drawn out.
+    """Real updates, in their full size if that is quick. Otherwise smaller ones of two sizes, and the line through them is
+    extended.
 
     The time of an update is a constant, such as the optimiser's, and a part in proportion to its batches: two sizes tell both.
     """

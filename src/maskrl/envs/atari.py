@@ -67,7 +67,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
     """One decision is `action_repeat` frames of ALE, and the brighter of the last two at every pixel: uint8 (1, size, size).
 
     `info` has the "frames" and the raw "score" of the decision. After a life lost in training, `reset` goes on with the game
-    (`info["continues"]`) unless `options={"restart": True}`; else it starts a game, even in the middle of another.
+    (`info["continues"]`) unless `options={"restart": True}`; otherwise it starts a game, even in the middle of another.
     """
 
     # Gymnasium's AtariPreprocessing is not the benchmark's: it averages areas where the benchmark interpolates, does not act

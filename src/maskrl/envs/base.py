@@ -127,7 +127,7 @@ def episode_seed(run_seed: int, episode: int) -> int:
 
 
 def rows_of(info: dict[str, Any]) -> NDArray[np.float32] | None:
-    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; else None."""
+    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; otherwise None."""
     return info["vector"][None] if "vector" in info else None
 
 

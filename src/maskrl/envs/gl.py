@@ -48,7 +48,7 @@ class NoBackendError(RuntimeError):
 
 @cache
 def choose_gl() -> GL:
-    """The backend of this process, after a trial: MUJOCO_GL if it is set, else the first of egl, osmesa, glfw that draws.
+    """The backend of this process, after a trial: MUJOCO_GL if it is set, otherwise the first of egl, osmesa, glfw that draws.
 
     The choice is left in MUJOCO_GL for dm_control and for child processes.
     """

@@ -118,7 +118,7 @@ class Reach(gym.Env[Frame, NDArray[np.float32]]):
 
 
 class Catch(gym.Env[Frame, np.int64]):
-    """A ball falls one row per decision, the paddle in the last row moves by one column: +1 if they meet, else -1."""
+    """A ball falls one row per decision, the paddle in the last row moves by one column: +1 if they meet, otherwise -1."""
 
     render_mode = "rgb_array"
 

@@ -37,7 +37,7 @@ def clip_of_slices(
     steps = obs.shape[:-3].numel()
     if length < 1 or steps % length:
         raise ValueError(
-            f"The batch has {steps} steps, which are no whole slices of {length}. Sample slices of equal length: "
+            f"The batch has {steps} steps, which are not whole slices of {length}. Sample slices of equal length: "
             f"SliceSampler(slice_len={length}, strict_length=True)."
         )
     obs = obs.reshape(-1, length, *obs.shape[-3:])

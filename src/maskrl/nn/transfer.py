@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-# Where the host computes itself, or nobody does.
+# Devices whose tensors are on the host, or have no data.
 HOSTS = ("cpu", "meta")
 
 

@@ -140,7 +140,7 @@ class Objective(nn.Module, Generic[V]):
         super().__init__()
         self.host = host  # a plain dataclass, so the encoder is not registered as a part of the objective
         self.needs = needs
-        self.weight = weight  # λ, for whoever adds this loss to others; `Loss.per_clip` comes without it
+        self.weight = weight  # λ, to weigh this loss against others; `Loss.per_clip` comes without it
         for name in ("target_encoder", "q_projection"):
             if getattr(needs, name) and getattr(host, name) is None:
                 raise ValueError(f"The objective {self.name} needs Host.{name}, which is None. Pass it.")

@@ -132,7 +132,7 @@ class AuxiliaryStep:
         return self.updates % self.config.momentum_every == 0
 
     def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
-        """What an update does on the device. Whoever calls it has called `begin`, and counts the update."""
+        """The device's part of an update. Call `begin` before it, and count the update afterwards."""
         name, config = self.objective.name, self.config
         views = self.objective.views(Material(clip, batch, self.updates))
         self.optimizer.zero_grad()

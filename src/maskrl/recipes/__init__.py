@@ -88,7 +88,7 @@ def usual(recipe: Recipe, agent: str | None, objective: str | None) -> Recipe | 
 
 
 def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple[str, Any]:
-    """The suite, and its word for the task. An environment of one's own is looked at with the overrides that decide what it is."""
+    """The suite, and its word for the task. A user's environment is made with the overrides that decide what it is."""
     if not isinstance(name, str) or own.is_own(name):
         return "gym", own.look(name, overrides)
     suite, _, task = name.partition("/")

@@ -28,7 +28,7 @@ LONGEST = 100_000  # characters of an override
 def from_json(text: str) -> Recipe:
     """The recipe that `as_json` wrote. A ValueError names everything that is wrong with it, one per line."""
     unknown: Any = None
-    with suppress(ValueError, RecursionError):  # `_read` tells what is wrong with text that is no JSON
+    with suppress(ValueError, RecursionError):  # `_read` reports what is wrong with text that is not JSON
         tree = json.loads(text)
         objective = tree.get("objective") if isinstance(tree, dict) else None
         kind = objective.get("kind") if isinstance(objective, dict) else None
@@ -233,7 +233,9 @@ def _meant_field(place: "_Place", tree: Any) -> str:
     """The end of a sentence about a field that does not exist: what may have been meant, or what there is."""
     group, name = _locate(place.path[:-1], tree), ".".join(place.path)
     known, leaves = _names(_group(group.type, group.value)), [leaf for leaf, _ in tree_leaves("", tree)]
-    asked = next((leaf for leaf in leaves if leaf.startswith(f"{name}.")), name)  # mask.ratio, where mask is no group
+    asked = next(
+        (leaf for leaf in leaves if leaf.startswith(f"{name}.")), name
+    )  # mask.ratio, where mask is not a group
     fields = [leaf for leaf in leaves if leaf != name and not leaf.startswith(f"{name}.")]
     likely = fields_like(asked, fields) or nearest(place.path[-1], known) or fields_with_the_last_word_of(asked, fields)
     if likely:
@@ -262,7 +264,7 @@ def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
 
 
 def _group(expected: Any, value: Any) -> Any:
-    """The dataclass that a value is to become, by its kind if there are several; None if it is no group."""
+    """The dataclass that a value is to become, by its kind if there are several; None if it is not a group."""
     options = [option for option in _options(expected) if is_dataclass(option)]
     kind = value.get("kind") if isinstance(value, dict) else None
     same = [option for option in options if kind in get_args(get_type_hints(option).get("kind"))]

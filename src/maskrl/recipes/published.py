@@ -121,7 +121,7 @@ def plainly(method: str) -> str:
 
 
 def unit_of(task: str) -> str:
-    """In which unit the tables count: decisions on Atari-100k, frames elsewhere."""
+    """The unit of the tables: decisions on Atari-100k, frames elsewhere."""
     return "decisions" if task.startswith("atari/") else "frames"
 
 

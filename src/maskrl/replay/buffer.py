@@ -397,7 +397,7 @@ class Replay:
         starts, errors = draw.starts[stored], errors[stored]
         if not self._reaches(starts, 1).all():
             raise ValueError(
-                f"Of {len(draw)} starts some are no transitions. Only reprioritise a draw of this same replay."
+                f"Of {len(draw)} starts some are not transitions. Only reprioritise a draw of this same replay."
             )
         # The bounds of the released code, which also catch a divergence that rounding has put below 0.
         self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)

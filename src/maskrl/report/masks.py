@@ -94,7 +94,7 @@ def _masks(
     """Every setting by its key, drawn once. A setting that the masker refuses has its error instead."""
     seen = set[str]()
     for ratio, depth, (height, width) in settings:
-        # What a strategy ignores is left out of its key: spatial masks are one step deep, temporal ones a frame wide.
+        # Values that a strategy ignores are not in its key: spatial masks are one step deep, temporal ones a frame wide.
         ignoring = {"cube": f"{depth}/{height}x{width}", "spatial": f"{height}x{width}", "temporal": f"{depth}"}
         for strategy in STRATEGIES:
             key = f"{strategy}/{ratio}/{ignoring[strategy]}"

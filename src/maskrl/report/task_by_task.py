@@ -152,7 +152,7 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
         "Cohen’s d.",
         f"The verdict uses the uncorrected p: above or below if it is less than 0.05. {gauge}",
     ]
-    if not tested:  # nor is there a test over tasks
+    if not tested:  # then there is no test over tasks, either
         notes = [f"Nothing is tested: {'; '.join(dict.fromkeys(verdict.untested for verdict in every))}."]
     return tabulated(key, title, fields, verdicts.tasks, notes, verdicts.overall)
 

@@ -217,7 +217,7 @@ def play(
 ) -> Played | None:
     """Play episodes of at most `longest` decisions until there are enough: the agent explores in one, the next is random.
 
-    None if the environment does not tell its state.
+    None if the environment does not report its state.
     """
     spaces, generator, names = Spaces.of(env), np.random.default_rng(seed), list[str]()
     states, numbers, seen = list[list[float]](), list[int](), [list[Tensor]() for _ in encoders]

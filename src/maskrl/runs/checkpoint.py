@@ -207,4 +207,4 @@ def _unpack(value: Any, file: Any) -> Any:
             return [_unpack(item, file) for item in value]
         case None | bool() | int() | float() | str():
             return value
-    raise ValueError(f"{str(value)[:80]} is no part of a state")
+    raise ValueError(f"{str(value)[:80]} is not part of a state")

@@ -124,7 +124,7 @@ class Run(RunFiles):
         """The run in this directory: a new one, or the one that is there if it has the same recipe."""
         if os.path.lexists(path / "recipe.json"):
             RunFiles(path).require_plain()
-            # A recipe with a config of one's own cannot be read back, but it can be recognised.
+            # A recipe with a user's config cannot be read back, but it can be recognised.
             known = read_object(path, "recipe.json") == json.loads(as_json(recipe))
             run = cls(path, recipe) if known else cls.open(path)
             if run.recipe != recipe:

@@ -33,7 +33,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise ValueError("it is something else in safetensors")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata[KEY])  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is no encoder of `maskrl pretrain`: {error}.") from error
+        raise RunError(f"{path} is not an encoder of `maskrl pretrain`: {error}.") from error
 
 
 def load(path: Path, encoder: Encoder) -> None:

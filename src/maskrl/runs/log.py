@@ -29,7 +29,7 @@ Mark = Mapping[str, Any]  # lines, bytes and sha256 of a log
 class Rewound(NamedTuple):
     """The result of cutting back a log."""
 
-    notes: tuple[str, ...]  # from after the checkpoint: they tell what happened to the run, so they are kept
+    notes: tuple[str, ...]  # from after the checkpoint: they record what happened to the run, so they are kept
     checkpoint: bool  # whether the line of the checkpoint itself is there
     complaint: str  # what is wrong with the log; empty if nothing is
 

@@ -32,7 +32,7 @@ def read(root: Path = Path("/")) -> Reading:
 
 
 def judged(before: Reading, after: Reading, *, seconds: float, worked: float, cores: int) -> str | None:
-    """What to tell of updates that took this many seconds, in `worked` of which their thread computed; None: nothing.
+    """The note on updates that took this many seconds, in `worked` of which their thread computed; None: no note.
 
     A run that is slow without a visible cause gets no note: the cause may be the run itself.
     """

@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """From the recent speed and what an evaluation took; None during the warm-up, whose speed is no guide."""
+        """From the recent speed and what an evaluation took; None during the warm-up, whose speed is misleading."""
         speed, evaluation = self.speed.decisions_per_second, self.recipe.evaluation
         if speed is None or (self.clock.updates == 0 and self.share < 1):
             return None

@@ -77,7 +77,7 @@ def _leave(run: Run, number: int) -> None:
     with suppress(Exception):
         run.set_status("stopped")
     _say(
-        f"\nmaskrl: stopped by {signal.Signals(number).name} without saving, as the environment did not answer. The same command "
+        f"\nmaskrl: stopped by {signal.Signals(number).name} without saving: the environment did not answer. The same command "
         "continues from the newest checkpoint."
     )
     os._exit(128 + number)

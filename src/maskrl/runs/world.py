@@ -25,7 +25,7 @@ Tell = Callable[[str], None]  # takes a sentence for the log and the terminal
 
 
 class EnvironmentFailedError(Exception):
-    """The environment raised an error or returned nonsense, twice: the run cannot go on without its user."""
+    """The environment raised an error or returned nonsense, twice: the run cannot go on without help."""
 
 
 class Step(NamedTuple):

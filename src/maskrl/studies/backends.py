@@ -177,7 +177,7 @@ def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) 
 
 
 def this_machine() -> Needs:
-    """What is free here. Where the system does not tell how much memory is, it does not count."""
+    """The free resources here. Memory does not count where the system does not report it."""
     memory = free_memory()
     return Needs(cores_allowed(), sys.maxsize if memory is None else memory, len(_gpus()))
 
@@ -278,7 +278,7 @@ def on_ray(
                 num_cpus=need.cores,
                 num_gpus=need.gpus,
                 memory=need.memory,
-                max_retries=-1,  # a lost node is no failure of the run
+                max_retries=-1,  # a lost node is not a failure of the run
                 scheduling_strategy="SPREAD",
             )
             refs.append(task.remote(job, out, (), None, Path.cwd()))

@@ -20,7 +20,7 @@ SEEDS = {
     "atari": 3,
     "toy": 4,
     "gym": 4,
-}  # the paper's (Table 1 and Section 4.1); the toys' and one's own are ours: a test takes 4
+}  # the paper's (Table 1 and Section 4.1); those of toys and users' environments are ours: a test takes 4
 SUITES = {
     "dmcontrol-100k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
     "dmcontrol-500k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
