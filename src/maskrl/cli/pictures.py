@@ -106,7 +106,7 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
     original = recipes.usual(recipe, None, "mlr")
     if original is None:
         raise ValueError(
-            f"{recipe.name} is no recipe of maskrl's own, and its run has no objective: there are no masks to show."
+            f"{recipe.name} is not a recipe of maskrl, and its run has no objective: there are no masks to show."
         )
     note = f"This is the {recipe.method} method, which hides nothing. The page shows what MLR would hide."
     return with_objective(recipe, original.objective), note

@@ -127,7 +127,7 @@ def pretrain(
         origin = recipe if recipe.objective is not None else recipes.usual(recipe, None, "mlr")
         if origin is None:
             raise ValueError(
-                f"{recipe.name} is no recipe of maskrl's own, so nothing says which objective to train. Use a run of MLR."
+                f"{recipe.name} is not a recipe of maskrl, so the objective to train is unknown. Use a run of MLR."
             )
         plan = pretraining.plan(opened, origin, transitions=transitions, updates=updates)
     rows = {

@@ -46,8 +46,8 @@ def find(
 ) -> Recipe:
     """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without.
 
-    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
-    no objective and "mlr+spr" is two at once.
+    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves: "none" for
+    no objective, "mlr+spr" for two at once.
     """
     return _find(*_suite_and_task(name), profile, method, agent, objective)
 

@@ -302,7 +302,7 @@ def _connected(address: str) -> Any:
     # 40 seconds, not minutes, where something else than Ray answers
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     if address == "local":
-        # Ray's servers listen on all interfaces unless a variable says, before its import, that this is no cluster, as on macOS
+        # Ray's servers listen on all interfaces unless a variable says, before its import, that this is not a cluster, as on macOS
         # and Windows, after which the variable is named. An address of 127.0.0.1 alone is replaced by that of the network.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
