@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
     """Whether a family would train here."""
 
     state: Readiness
-    because: list[str]  # names of the checks that stand in the way
+    because: list[str]  # names of the checks that prevent it
 
 
 def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:

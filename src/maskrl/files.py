@@ -115,7 +115,7 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
 
 
 def require_plain(folder: Path) -> None:
-    """Refuse the directory of a run in which something else stands where a run has a file or a folder."""
+    """Refuse the directory of a run in which something else has the name of a run's file or folder."""
     for name, most in FILES.items():
         found = status_of(folder, name)
         if found is not None and most is not None and found.st_size > most:
@@ -174,6 +174,6 @@ def _too_large(path: Path, length: int, most: int) -> RunError:
 
 def _refused(path: Path, mode: int, expected: str) -> RunError:
     return RunError(
-        f"{path} is {kind_of(mode)}, and must be {expected}. maskrl does not open it, as the directory of a run may come from a "
+        f"{path} is {kind_of(mode)}, and must be {expected}. maskrl does not open it: the directory of a run may come from a "
         f"stranger. Remove it, or put {expected} there."
     )

@@ -154,7 +154,7 @@ def test_p_values_of_several_tasks_are_corrected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "test"),
-    [(1, "of the paired t test, as both have the same seeds"), (2, "Welch’s")],
+    [(1, "of the paired t test, because both have the same seeds"), (2, "Welch’s")],
 )
 def test_a_table_says_which_test_it_has(tmp_path: Path, first: int, test: str) -> None:
     for seed, by in enumerate(UNEVEN, start=1):

@@ -112,7 +112,7 @@ def _require_same(folder: Path, first: dict[str, Any], other: dict[str, Any], wh
     differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
     if differing:
         seen = "; ".join(f"{key}: {first.get(key)} and {other.get(key)}" for key in differing)
-        raise ResultsError(f"{folder} {what} ({seen}). Publish runs of one study alone.")
+        raise ResultsError(f"{folder} {what} ({seen}). Publish the runs of one study only.")
 
 
 def _as_csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:

@@ -1,7 +1,7 @@
 """From scores to claims, in numpy alone.
 
-A matrix of scores is (runs, tasks); in front there may be further axes, which stay. A run is what is repeated with another
-seed: it is the unit of replication. The episodes of an evaluation are not: their mean is one score of one run.
+A matrix of scores is (runs, tasks); in front there may be further axes, which stay. A run is repeated with another seed: it is
+the unit of replication. The episodes of an evaluation are not: their mean is one score of one run.
 
 The aggregates are those of Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice (NeurIPS
 2021), whose library, rliable, is the oracle of the tests.

@@ -26,7 +26,7 @@ WATCHED = (sys.executable, "-c", WATCH)
 
 
 def bench_start(recipe: Recipe, words: Sequence[str], *, rounds: int = 3, tell: Tell = print) -> Result:
-    """Time real commands from their start. `words` are what `maskrl train` takes for the recipe."""
+    """Time real commands from their start. `words` are the arguments of `maskrl train` for the recipe."""
     with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory:
         tell("A run with a full replay.")
         full = Path(directory) / "full"

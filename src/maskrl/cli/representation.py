@@ -98,7 +98,7 @@ def _papers_cosine(recipe: "Recipe") -> str:
 
     published = {(method.lower(), task): cosine for (method, task), cosine in representation_cosines().items()}
     if (paper := published.get((recipe.method, recipe.name))) is None:
-        return f"the paper has it for {' and '.join(sorted({task for _, task in published}))} alone"
+        return f"the paper has it only for {' and '.join(sorted({task for _, task in published}))}"
     return f"paper, Table 10: {paper}" + (f"; {NOT_COMPARABLE}" if recipe.profile == "lite" else "")
 
 

@@ -249,7 +249,9 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     capacity, evaluation = min(recipe.replay.capacity, recipe.frames // repeat), recipe.evaluation
     words: str = recipe.profile
     if profile == "auto" and (words == "paper") == torch.cuda.is_available():  # a toy is always lite
-        words += ", as there is a CUDA device" if torch.cuda.is_available() else ", as there is no CUDA device"
+        words += (
+            ", because there is a CUDA device" if torch.cuda.is_available() else ", because there is no CUDA device"
+        )
     if recipe.profile == "lite":
         words += ": the method scaled to a laptop; its scores are not the paper's"
     rows = {

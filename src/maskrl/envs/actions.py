@@ -62,7 +62,7 @@ class Actions:
         counts = tuple(int(count) for count in space.nvec)
         if (combinations := math.prod(counts)) > MOST_COMBINATIONS:
             raise ValueError(
-                f"Its actions are {space}: {combinations:,} combinations. Expected at most {MOST_COMBINATIONS}, as Rainbow has an "
+                f"Its actions are {space}: {combinations:,} combinations. Expected at most {MOST_COMBINATIONS}: Rainbow has an "
                 "output for each. Wrap the environment in a gymnasium.ActionWrapper with the combinations that matter."
             )
         starts = tuple(int(start) for start in getattr(space, "start", np.zeros(len(counts))))
@@ -76,7 +76,7 @@ class Actions:
         # A bound of 1e30 counts as none.
         if not (np.abs(low) < 1e10).all() or not (np.abs(high) < 1e10).all():
             raise ValueError(
-                f"Its actions are {space}, a Box without bounds. Expected finite ones, as SAC acts within [-1, 1] and that is "
+                f"Its actions are {space}, a Box without bounds. Expected finite ones: SAC acts within [-1, 1], and that is "
                 "rescaled. Set finite bounds, such as env.action_limit=1."
             )
         if not (low < high).all():

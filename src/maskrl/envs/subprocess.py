@@ -15,8 +15,8 @@ import numpy as np
 
 from maskrl.machine import die_with_parent
 
-LOOK = 0.1  # seconds between two looks at whether the run is to stop, while the process does not answer
-GRACE = 2.0  # seconds that it may take to answer once the run is to stop
+LOOK = 0.1  # seconds between two checks whether the run should stop, while the process does not answer
+GRACE = 2.0  # seconds that it may take to answer once the run should stop
 CLOSE = 2.0  # seconds that it may take to end
 
 
@@ -27,7 +27,7 @@ class Makes(Protocol):
 
 
 class InterruptedStep(BaseException):
-    """The run is to stop, and the environment's process does not answer. Not an error, like KeyboardInterrupt."""
+    """The run should stop, and the environment's process does not answer. Not an error, like KeyboardInterrupt."""
 
 
 class SubprocessEnv(gym.Env[Any, Any]):

@@ -35,7 +35,7 @@ def host_for(
     missing = [words for need, words in WORDS.items() if getattr(config.needs, need)]
     if missing or not config.needs.clip_length:
         raise ValueError(
-            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, and here there are clips alone. "
+            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, but there are only clips here. "
             f"Use one that needs only clips, such as mlr{config.advice(['q_projection']) if missing else ''}."
         )
     view = _view(config, obs_shape, next(encoder.parameters()).device)

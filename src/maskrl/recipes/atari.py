@@ -20,7 +20,7 @@ from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.published import published_scores
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
-# The benchmark: those of which the paper has scores.
+# The benchmark: the games for which the paper has scores.
 GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if score.task.startswith("atari/")))
 
 # Paper, Table 13: "their MLR losses are relatively smaller than the rest".

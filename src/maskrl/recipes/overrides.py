@@ -264,7 +264,7 @@ def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
 
 
 def _group(expected: Any, value: Any) -> Any:
-    """The dataclass that a value is to become, by its kind if there are several; None if it is not a group."""
+    """The dataclass of a value, by its kind if there are several; None if it is not a group."""
     options = [option for option in _options(expected) if is_dataclass(option)]
     kind = value.get("kind") if isinstance(value, dict) else None
     same = [option for option in options if kind in get_args(get_type_hints(option).get("kind"))]

@@ -161,7 +161,7 @@ def _tests(verdicts: Sequence[Verdict]) -> str:
     """The test behind the p values of a table."""
     found = [verdict.paired for verdict in verdicts if verdict.difference is not None]
     if all(found):
-        return "of the paired t test, as both have the same seeds"
+        return "of the paired t test, because both have the same seeds"
     mixed = (
         "of the paired t test where both have the same seeds and differ by more than a constant, and Welch’s elsewhere"
     )

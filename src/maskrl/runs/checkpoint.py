@@ -183,7 +183,7 @@ class _Packer:
             case list() | tuple():
                 packed = [self.pack(inner, f"{path}/{place}") for place, inner in enumerate(value)]
                 return packed if isinstance(value, list) else {"tuple": packed}
-        raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors and plain values alone.")
+        raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds only tensors and plain values.")
 
     def _name(self, tensor: Tensor, path: str) -> str:
         memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)

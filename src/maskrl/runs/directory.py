@@ -74,7 +74,7 @@ class RunFiles:
         return is_trained(self.path)
 
     def require_plain(self) -> None:
-        """Refuse a directory in which links, pipes or devices stand where a run has its files: a stranger may have made it."""
+        """Refuse a directory with links, pipes or devices in place of a run's files: a stranger may have made it."""
         require_plain(self.path)
 
     def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:

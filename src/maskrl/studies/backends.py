@@ -204,7 +204,7 @@ def at_once(need: Needs, room: Needs) -> int:
 def _needs(
     jobs: Sequence[Job], sizes: Mapping[str, Size], rooms: Sequence[Needs], runs_per_gpu: int, *, slow: bool = False
 ) -> dict[str, Needs]:
-    """Directory → what that run takes. Refuses a run that fits into none of the rooms: it would wait for ever.
+    """Directory → the needs of that run. Refuses a run that fits nowhere: it would wait for ever.
 
     `slow`: with fewer cores than it wants a run is only slow, and is not refused.
     """

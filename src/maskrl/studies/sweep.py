@@ -127,7 +127,7 @@ def look(out: Path, entry: Entry) -> Look:
 
 
 def require_plain(out: Path, directory: str) -> None:
-    """Refuse a run of a sweep, and its log, if links, pipes or devices stand where there should be files."""
+    """Refuse a run of a sweep, and its log, if links, pipes or devices are in place of files."""
     status_of(out, directory, "a directory")
     RunFiles(out / directory).require_plain()
     for ending in ("txt", "code", "lock"):

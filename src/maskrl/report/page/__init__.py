@@ -14,6 +14,7 @@ from maskrl.report.document import Chart, Report, Section
 from maskrl.report.exports import FORMATS, all_notes
 from maskrl.report.tables import Table
 
+LONG = 20  # letters of a word that is broken on paper, so that its table fits
 NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV"}
 
 
@@ -35,6 +36,7 @@ def render(report: Report) -> str:
     environment.filters["within"] = _within
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["long"] = lambda text: any(len(word) > LONG for word in text.split())
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.tests["finite"] = lambda value: value is not None and math.isfinite(value)
     return environment.get_template("report.html").render(
