@@ -79,6 +79,10 @@ def make_env(choices: int = 0, **options: Any) -> gym.Env[Any, Any]:
     return Dot(actions=gym.spaces.Discrete(choices) if choices else BOX, **options)
 
 
+def make_dict(choices: int = 0) -> gym.Env[Any, Any]:
+    return make_env(choices, layout="dict")
+
+
 def class_itself() -> type[Dot]:
     return Dot
 

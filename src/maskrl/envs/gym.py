@@ -94,7 +94,9 @@ class Gym(EnvConfig):
             raise ValueError(f"env.kwargs={self.kwargs!r} must be plain values: {error}.") from None
 
     def __hash__(self) -> int:
-        return hash(json.dumps(asdict(self), sort_keys=True))  # the arguments of a constructor are a dict, which has none
+        return hash(
+            json.dumps(asdict(self), sort_keys=True)
+        )  # the arguments of a constructor are a dict, which has none
 
     # ── naming one ────────────────────────────────────────────────────────────────────────────────────────────────
 
