@@ -2,9 +2,13 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from maskrl import recipes
+from maskrl.agents.encoders import Factory as EncoderFactory
+from maskrl.agents.encoders import OwnEncoderConfig
 from maskrl.cost.forecast import forecast
 from maskrl.envs.gym import Factory
 from maskrl.recipes import AnyProfile
@@ -27,6 +31,7 @@ def recipe(
     method: str | None = None,
     agent: str | None = None,
     objective: str | None = None,
+    encoder: EncoderFactory | None = None,
 ) -> Recipe:
     """The recipe of that name, such as "dmcontrol/cartpole-swingup", with overrides such as "seed=3".
 
@@ -34,9 +39,14 @@ def recipe(
     one.
 
     `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent and
-    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
+    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves. `encoder` is a class of your own,
+    or a function, which takes the shape (C, H, W) of an observation and returns an nn.Module.
     """
-    return recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
+    found = recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
+    if encoder is None:
+        return found
+    own: Any = replace(found.agent, encoder=OwnEncoderConfig.of(encoder))
+    return replace(found, agent=own)
 
 
 def train(

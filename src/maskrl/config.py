@@ -13,7 +13,7 @@ MOST: Mapping[str, int] = {
     **dict.fromkeys(("warmup_decisions", "epsilon_decisions", "noise_decisions", "burst"), 10**12),
     **dict.fromkeys(("correction_updates", "warmup_updates"), 10**12),
     **dict.fromkeys(("target_every", "actor_every", "momentum_every"), 10**12),
-    **{"seed": 2**62, "threads": 1024, "size": 4096, "timeout": 10**7},
+    **{"seed": 2**62, "threads": 1024, "size": 4096, "timeout": 10**7, "parallel": 256},
     **dict.fromkeys(("frame_stack", "prefetch", "kernels", "strides", "decoder_depth"), 256),
     **dict.fromkeys(("filters", "hidden", "latent_dim", "decoder_width", "head_width", "atoms", "side_by_side"), 2**16),
 }

@@ -198,6 +198,7 @@ def test_an_episode_is_a_function_of_its_seed_and_actions():
     ("function", "changes", "words"),
     [
         ("make_env", {"kwargs": {"layout": "vector"}}, "env.pixels=render"),
+        ("make_env", {"kwargs": {"layout": "float"}}, r"float32\)\. Expected a picture: uint8 .*astype\(np.uint8\)"),
         ("make_env", {"pixels": "render"}, "render_mode=None"),
         ("make_env", {"kwargs": {"wings": 2}}, "wings.*own_env.py, line"),
         ("make_env", {"image": "sight", "kwargs": {"layout": "dict"}}, "env.image=KEY"),

@@ -32,6 +32,7 @@ class EnvConfig(Config):
     # Seconds that a reset or a step may take. A process that does not answer for that long is killed, and restored by taking the
     # same actions again. Changes no result.
     timeout: float = 300.0
+    parallel: int = 1  # environments that a run collects in at once, each in a process of its own
 
     least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
@@ -41,7 +42,7 @@ class EnvConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_at_least(1, "action_repeat", "frame_stack", "timeout")
+        self.require_at_least(1, "action_repeat", "frame_stack", "timeout", "parallel")
         self.require_at_least(self.least_size, "size")
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:

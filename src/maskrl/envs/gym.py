@@ -93,6 +93,11 @@ class Gym(EnvConfig):
         except (TypeError, ValueError) as error:
             raise ValueError(f"env.kwargs={self.kwargs!r} must be plain values: {error}.") from None
 
+    def __hash__(self) -> int:
+        return hash(
+            json.dumps(asdict(self), sort_keys=True)
+        )  # the arguments of a constructor are a dict, which has none
+
     # ── naming one ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @classmethod

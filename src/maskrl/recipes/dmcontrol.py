@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from maskrl.agents.drqv2 import DrQv2Config
-from maskrl.agents.sac import ControlEncoderConfig, SACConfig
+from maskrl.agents.drqv2 import ENCODER, DrQv2Config
+from maskrl.agents.encoders import ControlEncoderConfig
+from maskrl.agents.sac import SACConfig
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
@@ -197,7 +198,7 @@ def _with_agent(plain: Recipe, agent: str) -> Recipe:
 def _drqv2(is_lite: bool) -> DrQv2Config:
     if not is_lite:
         return DrQv2Config()
-    encoder = replace(DrQv2Config().encoder, filters=16, strides=(2, 2, 1))
+    encoder = replace(ENCODER, filters=16, strides=(2, 2, 1))
     return DrQv2Config(
         encoder=encoder,
         hidden=256,

@@ -23,6 +23,8 @@ from maskrl.recipes.suggest import choices, fields_like, fields_with_the_last_wo
 
 DEEPEST = 20  # groups and lists within each other
 LONGEST = 100_000  # characters of an override
+ENCODER_KIND = ("agent", "encoder", "kind")
+RESIZED = ("control", "nature", "impala")  # encoders that have a size of latent states
 
 
 def from_json(text: str) -> Recipe:
@@ -31,6 +33,12 @@ def from_json(text: str) -> Recipe:
     with suppress(ValueError, RecursionError):  # `_read` reports what is wrong with text that is not JSON
         tree = json.loads(text)
         objective = tree.get("objective") if isinstance(tree, dict) else None
+        encoder = (
+            tree["agent"].get("encoder") if isinstance(tree, dict) and isinstance(tree.get("agent"), dict) else None
+        )
+        if isinstance(encoder, dict) and "kind" not in encoder:  # a run of a version without a choice
+            encoder["kind"] = "nature" if "kernels" in encoder else "control"
+            text = json.dumps(tree)
         kind = objective.get("kind") if isinstance(objective, dict) else None
         if isinstance(kind, str) and kind not in OBJECTIVE_KINDS:
             unknown = UnknownObjective(kind=kind, values=dict(objective or {}))
@@ -69,7 +77,7 @@ def with_overrides(
     for swap in swaps:
         recipe = _swap(recipe, swap, named)
     tree, rest = asdict(recipe), [override for override in typed if override not in swaps]
-    for override in rest:
+    for override in sorted(rest, key=lambda override: override.path != ENCODER_KIND):  # the others are of that kind
         _set(tree, override, named)
     changed, problems = _read(json.dumps(tree))
     if changed is None:
@@ -129,6 +137,11 @@ def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> Non
             advice = f" Add objective={' or objective='.join(named)}." if place == "objective" and named else ""
             raise ValueError(f"{override.text}: {place} is {as_override(node)}, so there is no {within} in it.{advice}")
     value = _parse(override.value, _locate(override.path, tree).type)
+    if override.path == ENCODER_KIND and value != node.get(name):
+        # Another encoder begins with its own values, but for the size of latent states, which others build on.
+        kept = {"latent_dim": node["latent_dim"]} if node.get("latent_dim") is not None else {}
+        tree["agent"]["encoder"] = {"kind": value, **(kept if value in RESIZED else {})}
+        return
     _merge(node, name, value)
 
 

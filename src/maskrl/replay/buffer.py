@@ -98,6 +98,7 @@ class Replay:
         discrete: bool = False,  # whether actions are one-hot, so that a byte or two will do for each
         vector_dim: int = 0,  # numbers beside every observation
         directory: Path | None = None,
+        prefix: str = "",  # of the names of its files
         pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
         reserve: int = 0,
         priority_exponent: float | None = None,  # None: uniform draws
@@ -133,9 +134,9 @@ class Replay:
         self._slots = _slots(frame_stack, capacity, reserve)
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim, discrete, vector_dim))
-        self._frames = allocate("frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
+        self._frames = allocate(f"{prefix}frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
         # The check sum of the frame in each slot, 0 for none. After a crash it tells which frames are still as they were written.
-        self._stamps = allocate("stamps.u32", np.uint32, (self._slots,), directory, mend)
+        self._stamps = allocate(f"{prefix}stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
@@ -182,10 +183,12 @@ class Replay:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_episode(self, obs: NDArray[np.uint8], vector: NDArray[np.float32] | None = None) -> None:
+    def begin_episode(
+        self, obs: NDArray[np.uint8], vector: NDArray[np.float32] | None = None, *, place: int = 0
+    ) -> None:
         """Store the observation (C, H, W) after a reset. An episode still open is closed as truncated where it is.
 
-        `vector`: the numbers (V,) beside it, where there are some.
+        `vector`: the numbers (V,) beside it, where there are some. `place`: of the environment, where there are `Several`.
         """
         frame = self._newest_frame(obs)
         newest = self._steps[(self._next - 1) % self._slots]
@@ -204,6 +207,7 @@ class Replay:
         *,
         terminated: bool,
         truncated: bool,
+        place: int = 0,
     ) -> None:
         """Store one decision: the action (A,) at the latest observation, its reward, and the observation it led to."""
         if not self._running:
@@ -357,8 +361,23 @@ class Replay:
     def _weights(self, starts: Index, correction: float) -> Tensor:
         if self._tree is None:
             return torch.ones(len(starts))
-        weights = (1 / (self._tree[starts % self._slots] + 1e-5)) ** correction  # 1e-5: as in the released code
+        weights = self.raw_weights(starts, correction)
         return torch.from_numpy((weights / weights.max()).astype(np.float32))
+
+    def raw_weights(self, starts: Index, correction: float) -> NDArray[np.float64]:
+        """The importance weights of these starts before they are scaled."""
+        if self._tree is None:
+            return np.ones(len(starts))
+        weights: NDArray[np.float64] = (
+            1 / (self._tree[starts % self._slots] + 1e-5)
+        ) ** correction  # as in the released code
+        return weights
+
+    @property
+    def mass(self) -> float:
+        """How much there is to draw: transitions, or the sum of their leaves."""
+        self._await_priorities()
+        return float(len(self) if self._tree is None else self._tree.total)
 
     def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
         """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.

@@ -125,7 +125,7 @@ class _Work:
         self.world = World(replace(plan.recipe, seed=plan.recipe.seed + COLLECTING_SEED), tell)
         self.agent = build_agent(plan.recipe, self.world.env)
         self.collector = load_agent(run, self.world.env, run.newest(tell))
-        self.replay = build_replay(plan.recipe, self.world.env, directory)
+        self.replay = build_replay(plan.recipe, self.world.env, directory, places=1)
         self._obs: NDArray[np.uint8] | None = None
         self._earlier, self._start = 0.0, time.monotonic()
         state = directory.restore(tell, set_aside=True)

@@ -14,6 +14,7 @@ from maskrl.agents.base import Agent, Spaces
 from maskrl.nn.transfer import HOSTS
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
+from maskrl.replay.several import Several
 from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
 from maskrl.threads import usual_threads
@@ -136,14 +137,24 @@ def load_encoder(recipe: Recipe, agent: Agent) -> None:
     agent.restart_copies()
 
 
-def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
+def build_replay(
+    recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True, places: int | None = None
+) -> Replay:
+    """The replay of a run. `places`: environments that write to it; None: as many as the run collects in."""
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     size, pad = replay_size(recipe, Spaces.of(env)), recipe.env.pad
     mirror, prefetch = mirror_of(recipe, size), prefetch_of(recipe)
+    places = places or recipe.env.parallel
+    options: dict[str, Any] = {"pad": pad, "mend": mend, "mirror": mirror}
     try:
-        return Replay(
-            **size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror, prefetch=prefetch
-        )
+        if places == 1:
+            return Replay(**size, seed=recipe.seed, directory=directory, prefetch=prefetch, **options)
+        size["capacity"] = -(-size["capacity"] // places)
+        parts = [
+            Replay(**size, seed=recipe.seed + place, directory=directory, prefix=f"{place}-", **options)
+            for place in range(places)
+        ]
+        return Several(parts, recipe.seed, prefetch if mirror is None else 0)
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."

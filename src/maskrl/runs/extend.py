@@ -9,6 +9,7 @@ from maskrl.agents.base import Spaces
 from maskrl.files import write_whole
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe, as_json
+from maskrl.replay.several import of_place
 from maskrl.runs.build import replay_size
 from maskrl.runs.directory import Run, RunError
 
@@ -68,7 +69,10 @@ def _with_room(before: Recipe, wanted: Recipe, state: dict[str, Any]) -> tuple[R
     """A replay that never held more than it had room for can grow; one that has thrown frames away stays as large as it is."""
     spaces = Spaces(**state["spaces"] | {"obs": tuple(state["spaces"]["obs"])})
     old, new = (replay_size(recipe, spaces)["capacity"] for recipe in (before, wanted))
-    if old == new or state["replay"]["next"] <= state["replay"]["layout"]["window"]:
+    replays = [of_place(state["replay"], place) for place in range(before.env.parallel)]
+    if before.env.parallel == 1:
+        replays = [state["replay"]]
+    if old == new or all(replay["next"] <= replay["layout"]["window"] for replay in replays):
         return wanted, []
     kept = replace(wanted, replay=replace(wanted.replay, capacity=old))
     return kept, [

@@ -125,9 +125,13 @@ class Players:
 
 def helpers_allowed(recipe: Recipe) -> int:
     """Processes that may play beside this one, which has a core, too. A compiled policy rounds differently from theirs."""
-    if device_of(recipe).type != "cpu" or recipe.compile or not recipe.env.is_portable:
+    if device_of(recipe).type != "cpu" or recipe.compile or not _is_portable(recipe):
         return 0
     return min(recipe.evaluation.side_by_side, recipe.evaluation.episodes, recipe.threads or cores_allowed()) - 1
+
+
+def _is_portable(recipe: Recipe) -> bool:
+    return recipe.env.is_portable and recipe.agent.encoder.is_portable
 
 
 class _Match:

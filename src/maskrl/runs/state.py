@@ -2,9 +2,10 @@
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -39,7 +40,7 @@ class Position:
     """Where the loop is."""
 
     decisions: int = 0
-    episode_return: float = 0.0
+    returns: list[float] = field(default_factory=list)  # so far, of the open episode in every environment
     seconds: float = 0.0  # of training in earlier sessions
     cpu_seconds: float = 0.0  # processor time in them: the cost of a run on a busy machine
     evaluated: int = -1  # frames of the newest evaluation
@@ -52,12 +53,15 @@ class State:
         configure_process(recipe, run.threads)
         self.recipe, self.run, self.loggers = recipe, run, loggers
         self._notes = [text for text in [advice(run.threads)] if text and recipe.device != "cuda"]  # not logged yet
-        self.world = World(recipe, self._notes.append)
+        self.worlds = [World(recipe, self._notes.append, place) for place in range(recipe.env.parallel)]
+        self.world = self.worlds[0]
+        self.obs: list[NDArray[np.uint8] | None] = [None] * len(self.worlds)  # of each; None: no episode is open
+        self.sent: deque[tuple[int, Action]] = deque()  # actions whose steps were not fetched yet, the oldest first
         self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
         self.players = Players(recipe, self._notes.append)
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
-        self.position = Position()
+        self.position = Position(returns=[0.0] * len(self.worlds))
         self._start, self._cpu_start, self._pace = time.perf_counter(), time.process_time(), Pace()
         self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
         self._known_notes: tuple[str, ...] = ()  # that the log has since the newest checkpoint
@@ -67,7 +71,7 @@ class State:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for close in (self.world.close, self.players.close):
+        for close in (*(world.close for world in self.worlds), self.players.close):
             with suppress(Exception):  # an environment that has failed may fail again
                 close()
 
@@ -94,11 +98,28 @@ class State:
 
     # ── what happens in it ────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_episode(self) -> NDArray[np.uint8]:
-        obs = self.world.begin()
-        self.position.episode_return = 0.0
-        self.replay.begin_episode(obs, self.world.vector)
+    def idle(self) -> list[int]:
+        """The places of the environments that wait for an action."""
+        busy = {place for place, _ in self.sent}
+        return [place for place in range(len(self.worlds)) if place not in busy]
+
+    def begin_episode(self, place: int = 0) -> NDArray[np.uint8]:
+        world = self.worlds[place]
+        self.obs[place] = obs = world.begin()
+        self.position.returns[place] = 0.0
+        self.replay.begin_episode(obs, world.vector, place=place)
         return obs
+
+    def send(self, place: int, action: Action) -> None:
+        """Let an environment step; one in a process of its own begins now."""
+        self.worlds[place].step_async(action)
+        self.sent.append((place, action))
+
+    def fetch(self) -> None:
+        """Wait for the oldest step that was sent, and store what it led to."""
+        place, action = self.sent.popleft()
+        step = self.worlds[place].step(action)
+        self.obs[place] = None if step is None else self.add(action, step, place)
 
     def update(self) -> None:
         """One update of the agent; some of them are logged."""
@@ -110,18 +131,19 @@ class State:
             self.run.log("update", self.clock, values)
             self.loggers.write(values | self.times(), self.clock)
 
-    def add(self, action: Action, step: Step) -> NDArray[np.uint8] | None:
+    def add(self, action: Action, step: Step, place: int = 0) -> NDArray[np.uint8] | None:
         """Store the result of a decision. Returns the observation, or None if the episode has ended."""
-        position, world = self.position, self.world
+        position, world = self.position, self.worlds[place]
         taken, ends = self.spaces.as_vector(action), {"terminated": step.terminated, "truncated": step.truncated}
-        self.replay.add(taken, step.reward, step.obs, world.vector, **ends)
+        self.replay.add(taken, step.reward, step.obs, world.vector, **ends, place=place)
         position.decisions += 1
-        position.episode_return += step.reward
+        position.returns[place] += step.reward
         self.loggers.write({}, self.clock)
         if world.running:
             return step.obs
-        self.run.log("episode", self.clock, {"return": position.episode_return, "length": world.length})
-        points = {"training/return": position.episode_return, "training/length": float(world.length)}
+        earned = position.returns[place]
+        self.run.log("episode", self.clock, {"return": earned, "length": world.length})
+        points = {"training/return": earned, "training/length": float(world.length)}
         self.loggers.write(points, self.clock)
         return None
 
@@ -180,6 +202,7 @@ class State:
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "world": self.world.state_dict(),
+            **self._others(),
             "spaces": asdict(self.spaces),
             "outside": self.world.env.metadata.get("outside"),
             "position": {**asdict(self.position), "seconds": clock.seconds, "cpu_seconds": self.cpu_seconds},
@@ -192,13 +215,20 @@ class State:
             },
         }
 
-    def resume(self) -> NDArray[np.uint8] | None:
-        """Continue from the newest checkpoint, if there is one. Returns the observation of the open episode, if one is open."""
+    def _others(self) -> dict[str, Any]:
+        """What there is besides the first environment, where a run has several."""
+        if len(self.worlds) == 1:
+            return {}
+        sent = [{"place": place, "action": action.tolist()} for place, action in self.sent]
+        return {"worlds": [world.state_dict() for world in self.worlds[1:]], "sent": sent}
+
+    def resume(self) -> None:
+        """Continue from the newest checkpoint, if there is one."""
         run = self.run
         if self.recipe.encoder_from is not None and not checkpoints(run.checkpoints):
             run.require_same_encoder()
             load_encoder(self.recipe, self.agent)
-        state, obs = run.restore(self._notes.append, set_aside=True), None
+        state = run.restore(self._notes.append, set_aside=True)
         if state is not None:
             begun, now = run.versions(), versions(self.recipe)
             changed = [f"{name} {begun[name]} → {now[name]}" for name in now if begun.get(name, now[name]) != now[name]]
@@ -206,7 +236,7 @@ class State:
                 self._notes.append(
                     f"Versions changed since the run began, so results may differ: {', '.join(changed)}."
                 )
-            obs = self._load(state)
+            self._load(state)
             if not begun:
                 self._notes.append("versions.json is lost, so it is unknown whether versions or threads have changed.")
         position = self.position
@@ -214,7 +244,6 @@ class State:
         self._rewind(state)
         run.set_status("running")
         self.loggers.write({}, self.clock)
-        return obs
 
     def _rewind(self, state: Mapping[str, Any] | None) -> None:
         """Cut the log back to the checkpoint, and say what is wrong with it."""
@@ -227,15 +256,21 @@ class State:
             newest, *_ = checkpoints(self.run.checkpoints)
             self.run.log("checkpoint", clock, {"bytes": newest.path.stat().st_size})
 
-    def _load(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
+    def _load(self, state: dict[str, Any]) -> None:
         with continuing(self.run):
             self.agent.load_state_dict(state["agent"])
             load_replay(self.replay, state["replay"], self._notes.append)
-            for name, value in state["position"].items():
+            saved = dict(state["position"])
+            saved.setdefault("returns", [saved.pop("episode_return", 0.0)])  # of a version with one environment
+            for name, value in saved.items():
                 setattr(self.position, name, type(getattr(self.position, name))(value))
-            obs = self.world.load_state_dict(state["world"])
+            for place, world in enumerate([state["world"], *state.get("worlds", ())]):
+                self.obs[place] = self.worlds[place].load_state_dict(world)
+            kind: Any = np.int64 if self.spaces.discrete else np.float32
+            for each in state.get("sent", ()):
+                if self.obs[each["place"]] is not None:  # else its episode was lost
+                    self.send(each["place"], np.array(each["action"], kind)[()])
             self._load_generators(state["generators"])
-        return obs
 
     def _load_generators(self, generators: dict[str, Any]) -> None:
         self.explorer.bit_generator.state = generators["explorer"]

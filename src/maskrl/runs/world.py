@@ -44,8 +44,9 @@ class World:
     the game.
     """
 
-    def __init__(self, recipe: Recipe, tell: Tell) -> None:
+    def __init__(self, recipe: Recipe, tell: Tell, place: int = 0) -> None:
         self._recipe, self._tell = recipe, tell
+        self._place = place  # among `env.parallel` of them
         self.is_stopping: Callable[[], bool] = lambda: False  # asked while an environment's process does not answer
         self.waiting: float | None = None  # since when, by time.monotonic(), for an answer of the environment
         self.env = self._make()
@@ -186,23 +187,26 @@ class World:
             raise EnvironmentFailedError(f"The environment cannot be made again: {_words(error)}.") from error
 
     def _make(self) -> gym.Env[Any, Any]:
-        recipe = self._recipe
-        if recipe.overlap:
+        recipe, seed = self._recipe, self._recipe.seed + self._place
+        if recipe.overlap or recipe.env.parallel > 1:
             if not recipe.env.is_portable:
+                wanted = "overlap=true" if recipe.overlap else f"env.parallel={recipe.env.parallel}"
                 raise ValueError(
-                    f"overlap=true puts the environment into a process of its own, which cannot import {recipe.env.task}: it is a "
-                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false."
+                    f"{wanted} puts the environment into a process of its own, which cannot import {recipe.env.task}: it is a "
+                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false and "
+                    "env.parallel=1."
                 )
             timeout = recipe.env.timeout
             return SubprocessEnv(
-                recipe.env, seed=recipe.seed, training=True, timeout=timeout, is_stopping=lambda: self.is_stopping()
+                recipe.env, seed=seed, training=True, timeout=timeout, is_stopping=lambda: self.is_stopping()
             )
-        return recipe.env.make(seed=recipe.seed, training=True)
+        return recipe.env.make(seed=seed, training=True)
 
     def _reset(self, number: int) -> tuple[NDArray[np.uint8], bool]:
         """The first observation of an episode, and whether it is a part of the game before."""
         self.waiting = time.monotonic()
-        obs, info = self.env.reset(seed=episode_seed(self._recipe.seed, number))
+        unique = number * self._recipe.env.parallel + self._place  # no two episodes of a run begin alike
+        obs, info = self.env.reset(seed=episode_seed(self._recipe.seed, unique))
         self.waiting = None
         return self._checked(obs, info), bool(info.get("continues", False))
 
