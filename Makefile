@@ -58,9 +58,10 @@ test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu:
 test-cuda: $(STAMP)  ## Only what needs a GPU: device, precision, recorded updates, batches ahead, resume. Skipped without one.
 	$(BIN)/python -m pytest -m cuda -rs
 
-lint: $(STAMP)  ## Format, lint, types and import contracts.
+lint: $(STAMP)  ## Format, lint, spelling, types and import contracts.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -14,12 +14,16 @@ class Dot(gym.Env[Any, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
-        self, *, actions: gym.Space[Any] = BOX, layout: str = "HWC", length: int = 20, render_mode: str | None = None
-    ) -> None:
+        self, *, actions: gym.Space[Any] = BOX, layout: str = "HWC", length: int = 20, render_mode: str | None = None,
+        fault: str = "",
+    ) -> None:  # fmt: skip
+        self.fault = fault
         shapes = {"HWC": (40, 60, 3), "CHW": (3, 40, 60), "HW": (40, 60), "vector": (2,)}
         self.render_mode, self.layout, self.length = render_mode, layout, length
         self.action_space = actions
         self.observation_space = gym.spaces.Box(0, 255, shapes.get(layout, (40, 60, 3)), np.uint8)
+        if layout == "float":
+            self.observation_space = gym.spaces.Box(0.0, 1.0, (40, 60, 3), np.float32)
         if layout == "vector":
             self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         if layout == "dict":
@@ -42,6 +46,10 @@ class Dot(gym.Env[Any, Any]):
         before = self.x
         self.x = int(np.clip(self.x + round(float(np.ravel(action)[0])), 0, 50))
         self.steps += 1
+        if self.fault == "prints":
+            print("moving", self.x)
+        if self.fault == "nan" and self.steps == 7:
+            return self._observed(), float("nan"), False, False, {}
         return self._observed(), float(self.x - before), False, self.steps == self.length, {}
 
     def render(self) -> Any:
@@ -69,6 +77,10 @@ class Dot(gym.Env[Any, Any]):
 
 def make_env(choices: int = 0, **options: Any) -> gym.Env[Any, Any]:
     return Dot(actions=gym.spaces.Discrete(choices) if choices else BOX, **options)
+
+
+def make_dict(choices: int = 0) -> gym.Env[Any, Any]:
+    return make_env(choices, layout="dict")
 
 
 def class_itself() -> type[Dot]:

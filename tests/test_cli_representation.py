@@ -73,7 +73,7 @@ def test_a_probe_is_printed_in_words_and_as_json(finished, name, capsys):
     assert ("none: there is no objective" in out) == (name == "baseline")
     assert ("masks (its own)" in out) == (name == "mlr")
     assert ("those of the task's MLR): cube, 4 × 8 × 8" in out) == (name == "baseline")  # of toy/reach
-    assert "the paper has it for dmcontrol/cheetah-run and dmcontrol/reacher-easy alone" in out
+    assert "the paper has it only for dmcontrol/cheetah-run and dmcontrol/reacher-easy" in out
     assert re.search(r"linear +R² -?\d\.\d{3} of the true state", out)
     printed = json.loads(typed(capsys, "probe", run.path, "--json")[0])
     assert printed.items() >= {**found, "method": name, "recipe": "toy/reach", "seed": 1}.items()

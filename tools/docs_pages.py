@@ -105,26 +105,24 @@ def _plain(text: str) -> str:
 def _command(path: str, command: Any) -> str:
     shown = [one for one in command.params if not getattr(one, "hidden", False) and "--help" not in one.opts]
     records = [_parameter(one) for one in shown]
-    usage = [_placeholder(one) for one in shown if one.param_type_name == "argument"] + ["[OPTIONS]"]
+    usage = [_usage(one) for one in shown if one.param_type_name == "argument"] + ["[OPTIONS]"]
     parts = [f"## `{path}` {{#{_anchor(path)}}}", "", *_prose(command.help or ""), "", "```text"]
     parts += [" ".join([path, *usage]), "```", ""]
     if records:
         parts += [table(("argument or option", "default", "what it does"), records)]
-    parts += _prose(command.epilog or "")
+    parts += ["```sh", *command.examples, "```", "", *_prose(command.epilog or "")]
     return "\n".join([*parts, ""])
 
 
+def _usage(one: Any) -> str:
+    """An argument in a usage line."""
+    return f"{_placeholder(one) if one.required else f'[{_placeholder(one)}]'}{'...' if one.nargs != 1 else ''}"
+
+
 def _prose(text: str) -> Iterator[str]:
-    """Paragraphs of a help text; those with commands in them as they are typed."""
-    for paragraph in inspect.cleandoc(text.replace("\b", "")).split("\n\n"):
-        is_code = any(line.strip().startswith(("maskrl ", "$ ", "make ")) for line in paragraph.splitlines())
-        if is_code:
-            lines = paragraph.splitlines()
-            words = [line for line in lines if not line.startswith(" ") and not line.startswith("maskrl")]
-            shell = [line.strip() for line in lines if line not in words]
-            yield from [*words, "", "```sh", *shell, "```", ""]
-        else:
-            yield from [paragraph.replace("[", "\\["), ""]
+    """Paragraphs of a help text."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        yield from [paragraph.replace("[", "\\["), ""]
 
 
 def _parameter(one: Any) -> tuple[str, str, str]:

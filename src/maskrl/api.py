@@ -1,10 +1,14 @@
-"""The front door from Python: a recipe by name, a run of it, and the policy that comes out."""
+"""The Python API: a recipe by name, a run of it, and its policy."""
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from maskrl import recipes
+from maskrl.agents.encoders import Factory as EncoderFactory
+from maskrl.agents.encoders import OwnEncoderConfig
 from maskrl.cost.forecast import forecast
 from maskrl.envs.gym import Factory
 from maskrl.recipes import AnyProfile
@@ -27,16 +31,22 @@ def recipe(
     method: str | None = None,
     agent: str | None = None,
     objective: str | None = None,
+    encoder: EncoderFactory | None = None,
 ) -> Recipe:
     """The recipe of that name, such as "dmcontrol/cartpole-swingup", with overrides such as "seed=3".
 
     An environment of your own is "gym/CarRacing-v3", "gym/my_package:MyEnv-v0", "my_env.py:make_env", or a callable that returns
     one.
 
-    `profile` is "paper", "lite", or "auto": paper with a CUDA device, else lite. `method` names a published pair of agent and
-    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves.
+    `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent and
+    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves. `encoder` is a class of your own,
+    or a function, which takes the shape (C, H, W) of an observation and returns an nn.Module.
     """
-    return recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
+    found = recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
+    if encoder is None:
+        return found
+    own: Any = replace(found.agent, encoder=OwnEncoderConfig.of(encoder))
+    return replace(found, agent=own)
 
 
 def train(
@@ -63,6 +73,10 @@ def train(
         loop.train(chosen, run, [Terminal(run)] if loggers is None else loggers, stop=stop)
     except Stopped as stopped:
         if stopped.signal_number is not None:
-            how = "Stopped and saved" if stopped.saved else "Stopped without saving, as the environment did not answer,"
+            how = (
+                "Stopped and saved"
+                if stopped.saved
+                else "Stopped without saving, because the environment did not answer,"
+            )
             raise KeyboardInterrupt(f"{how} in {path}. The same call continues it.") from None
     return run

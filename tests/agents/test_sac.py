@@ -242,7 +242,7 @@ def test_each_loss_moves_its_own_part():
     agent, batch = tiny_sac(), lived_through().transitions(lived_through().draw(12))
     obs, next_obs = agent.augment(batch.obs), agent.augment(batch.next_obs)
     start = weights(agent)
-    agent.update_critic([obs], batch.actions, batch.rewards, [next_obs], batch.discounts)
+    agent.update_critic([obs], batch, [next_obs])
     after_critic = weights(agent)
     assert moved(start, after_critic) == {"convolutions", "linear", "critic"}
     agent.update_actor_and_temperature(obs)
@@ -279,7 +279,7 @@ def test_micro_batches_take_the_same_step():
             actor.distribution(features)[1].sum(dim=-1),
         )  # without noise, whose order of drawing depends on the pieces
         obs, next_obs = agent.augment(batch.obs), agent.augment(batch.obs)
-        outcomes.append(agent.update_critic([obs], batch.actions, batch.rewards, [next_obs], batch.discounts))
+        outcomes.append(agent.update_critic([obs], batch, [next_obs]))
         outcomes[-1] |= {f"gradient {i}": p.grad.clone() for i, p in enumerate(agent.encoder.parameters())}
         outcomes[-1] |= agent.update_actor_and_temperature(obs)
     for name, value in outcomes[0].items():
@@ -353,7 +353,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change():
     with pytest.raises(
         FloatingPointError, match="The critic loss is inf at update 0; the weights were left as they were"
     ):
-        agent.update_critic([obs], batch.actions, torch.full((12,), math.inf), [obs], batch.discounts)
+        agent.update_critic([obs], replace(batch, rewards=torch.full((12,), math.inf)), [obs])
     assert moved(before, weights(agent)) == set()
 
 

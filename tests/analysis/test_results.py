@@ -73,7 +73,7 @@ def test_results_whose_recipes_cannot_be_read_have_scores_and_a_problem(runs: Pa
     (tmp_path / "results" / "about.json").write_text("{")
     scores = Scores.read(tmp_path / "results")
     assert len(scores.runs) == 8
-    assert "does not tell how these scores were made" in scores.problems[0]
+    assert "does not say how these scores were made" in scores.problems[0]
 
 
 def test_probes_are_published_with_the_linear_one_of_the_end(tmp_path: Path):

@@ -198,6 +198,7 @@ def test_an_episode_is_a_function_of_its_seed_and_actions():
     ("function", "changes", "words"),
     [
         ("make_env", {"kwargs": {"layout": "vector"}}, "env.pixels=render"),
+        ("make_env", {"kwargs": {"layout": "float"}}, r"float32\)\. Expected a picture: uint8 .*astype\(np.uint8\)"),
         ("make_env", {"pixels": "render"}, "render_mode=None"),
         ("make_env", {"kwargs": {"wings": 2}}, "wings.*own_env.py, line"),
         ("make_env", {"image": "sight", "kwargs": {"layout": "dict"}}, "env.image=KEY"),
@@ -292,5 +293,5 @@ def test_a_callable_runs_where_it_was_given_and_is_asked_for_elsewhere():
     with pytest.raises(EnvironmentRefusedError, match=r"__main__.make_env.*--env FILE.py:FUNCTION"):
         elsewhere.make(seed=1, training=True)
     assert Gym.named(own_env.make_env).is_portable
-    with pytest.raises(EnvironmentRefusedError, match="pass the function and not what it returns"):
+    with pytest.raises(EnvironmentRefusedError, match="pass the function, not its result"):
         Gym.named(own_env.Dot())  # type: ignore[arg-type]

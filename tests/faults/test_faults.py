@@ -655,7 +655,7 @@ def test_an_environment_that_does_not_come_back_loses_the_episode_and_not_the_ru
     run, _ = trained(tmp_path, tiny_recipe(), watcher)
     assert len(watcher.notes) == 1
     assert re.match(
-        r"The environment did not come back to where it was: the first observation of episode 3 is not what it was\. "
+        r"The environment was not restored: the first observation of episode 3 differs from before\. "
         r"Episode 3 is closed as truncated",
         watcher.notes[0],
     )

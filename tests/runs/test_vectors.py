@@ -1,6 +1,7 @@
 """Numbers beside the picture: they go to actor and critic, and through replay, resume, loading and export."""
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,8 +134,21 @@ def test_a_run_with_numbers_continues_to_the_same_end_and_is_exported(tmp_path, 
     recent = np.stack([seen["view"]] * about["frame_stack"])[None]
     played = session.run(None, {"pictures": recent, "vectors": np.array([numbers], np.float32)})[0][0]
     np.testing.assert_allclose(played, action, rtol=1e-4, atol=1e-5)
+    if overrides is SAC:
+        play = runpy.run_path(str(FILE.parents[1] / "examples" / "play_onnx.py"))["main"]
+        assert play(str(out), f"{FILE}:make_dict") == pytest.approx([played_by(policy)])
     with pytest.raises(ValueError, match="takes 3 numbers beside a picture"):
         policy.act(seen["view"])
+
+
+def played_by(policy: maskrl.Policy) -> float:
+    policy.reset()
+    env, total, ended = own_env.make_dict(), 0.0, False
+    seen, _ = env.reset(seed=0)
+    while not ended:
+        seen, reward, terminated, truncated, _ = env.step(policy.act(seen))
+        total, ended = total + reward, terminated or truncated
+    return total
 
 
 def test_the_file_scales_numbers_as_the_policy_does(tmp_path):

@@ -48,7 +48,7 @@ def test_a_study_is_the_runs_of_its_sweeps_each_once(study: str):
     "more", [{"seeds": 2}, {"methods": ["mlr"]}, {"tasks": ["reach"]}, {"grid": ["seed=1"]}, {"profile": "lite"}]
 )
 def test_a_study_takes_nothing_but_its_name(study: str, more):
-    with pytest.raises(ValueError, match="says itself what is run"):
+    with pytest.raises(ValueError, match="says what is run"):
         expand(study, **more)
 
 
@@ -57,7 +57,7 @@ def test_a_study_takes_nothing_but_its_name(study: str, more):
     [
         ("# No block", "has no block"),
         ("```sweep\n\n```", "has no block"),
-        ("```sweep\ntoy --out /\n```", "--out is no option of a study"),
+        ("```sweep\ntoy --out /\n```", "--out is not an option of a study"),
         ("```sweep\ntoy catch\n```", "'catch' comes after 'toy'"),
         ("```sweep\nseed=1\n```", "names no sweep"),
         ("```sweep\ntoy 'seed=1\n```", "cannot be read: No closing quotation"),

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from maskrl.agents.base import Drawn, Generators, Learned, Metrics, PolicyNetwork, Spaces
 from maskrl.agents.beside import Beside, BesideConfig, LearnsBeside
-from maskrl.agents.sac import ControlEncoderConfig, Critic
+from maskrl.agents.encoders import AnyEncoder, ControlEncoderConfig
+from maskrl.agents.sac import Critic
 from maskrl.clock import Clock
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder, flat
@@ -170,8 +171,7 @@ class DrQv2(LearnsBeside):
 # ── Configuration ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _encoder() -> ControlEncoderConfig:
-    return ControlEncoderConfig(filters=32, convolution_init="orthogonal", squash=True, centre=True)
+ENCODER = ControlEncoderConfig(filters=32, convolution_init="orthogonal", squash=True, centre=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class DrQv2Config(BesideConfig):
     )
 
     kind: Literal["drqv2"] = "drqv2"
-    encoder: ControlEncoderConfig = field(default_factory=_encoder)
+    encoder: AnyEncoder = field(default_factory=lambda: ENCODER)
     hidden: int = 1024
     augment: AugmentConfig = field(default_factory=lambda: AugmentConfig(crop=None, shift=4, intensity=0.0))
     warmup_decisions: int = 2000

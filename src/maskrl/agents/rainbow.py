@@ -33,10 +33,10 @@ from maskrl.agents.base import (
     Workload,
     require_splittable,
 )
+from maskrl.agents.encoders import AnyEncoder, NatureEncoderConfig
 from maskrl.clock import Clock
-from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
-from maskrl.nn.encoders import Encoder, NatureEncoder
+from maskrl.nn.encoders import Encoder
 from maskrl.nn.layers import NoisyLinear, joined, resample
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
@@ -277,7 +277,7 @@ class Rainbow(Agent):
                 stratified=config.stratified,
             )  # fmt: skip
         except PrioritiesError:
-            self.check()  # it knows the cause
+            self.check()  # its error names the cause
             raise
 
         def read() -> Drawn:
@@ -347,38 +347,13 @@ class Rainbow(Agent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NatureEncoderConfig(Config):
-    """See `NatureEncoder`."""
-
-    filters: tuple[int, ...] = (32, 64, 64)
-    kernels: tuple[int, ...] = (8, 4, 3)
-    strides: tuple[int, ...] = (4, 2, 1)
-    renormalise: bool = True  # False: the map as it is (CURL)
-    dropout: float = 0.0  # after every convolution, in updates alone (SPR without augmentation)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must lie in [0, 1): it is the share of units that are left out.")
-        if not len(self.filters) == len(self.kernels) == len(self.strides):
-            raise ValueError(
-                f"filters={self.filters}, kernels={self.kernels} and strides={self.strides} must name as many layers each."
-            )
-        if min((*self.filters, *self.kernels, *self.strides), default=0) < 1:
-            raise ValueError("filters, kernels and strides must name at least one layer, with numbers of at least 1.")
-
-    def build(self, obs_shape: tuple[int, int, int]) -> NatureEncoder:
-        return NatureEncoder(obs_shape, **vars(self))
-
-
-@dataclass(frozen=True, kw_only=True)
 class RainbowConfig(AgentConfig):
     """The paper's agent on Atari-100k."""
 
     offers: ClassVar[Offers] = Offers(places=("joint",))
 
     kind: Literal["rainbow"] = "rainbow"
-    encoder: NatureEncoderConfig = field(default_factory=NatureEncoderConfig)
+    encoder: AnyEncoder = field(default_factory=NatureEncoderConfig)
     hidden: int = 256  # width of each stream of the Q head
     returns: Literal["categorical", "scalar"] = "categorical"
     atoms: int = 51  # of categorical returns

@@ -25,10 +25,10 @@ from maskrl.agents.base import (
     Spaces,
 )
 from maskrl.agents.beside import Beside, BesideConfig, LearnsBeside
+from maskrl.agents.encoders import AnyEncoder, ControlEncoderConfig
 from maskrl.clock import Clock
-from maskrl.config import Config
 from maskrl.nn.augment import AugmentConfig, View
-from maskrl.nn.encoders import ControlEncoder, Encoder, flat
+from maskrl.nn.encoders import Encoder, flat
 from maskrl.nn.layers import joined, mlp, orthogonal_init
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
@@ -225,29 +225,13 @@ class SAC(LearnsBeside):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlEncoderConfig(Config):
-    """See `ControlEncoder`."""
-
-    filters: int = 64
-    latent_dim: int = 50
-    strides: tuple[int, ...] = (2, 1, 1, 1)
-    convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal"
-    linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal"  # MLR's recipes set truncated_normal
-    squash: bool = False  # True: a tanh at the end, and in the actor's own layer, too (SAC+AE, DrQ)
-    centre: bool = False  # True: pixels in [-½, ½] (DrQ-v2)
-
-    def build(self, obs_shape: tuple[int, int, int]) -> ControlEncoder:
-        return ControlEncoder(obs_shape, **vars(self))
-
-
-@dataclass(frozen=True, kw_only=True)
 class SACConfig(BesideConfig):
     """The paper's agent on DMControl."""
 
     offers: ClassVar[Offers] = Offers(places=("after_critic", "last"), lacks=("q_projection", "latent_maps"))
 
     kind: Literal["sac"] = "sac"
-    encoder: ControlEncoderConfig = field(default_factory=ControlEncoderConfig)
+    encoder: AnyEncoder = field(default_factory=ControlEncoderConfig)
     hidden: int = 1024  # width of the actor's and the Q functions' layers
     augment: AugmentConfig = field(
         default_factory=lambda: AugmentConfig(intensity=0.0)
@@ -287,7 +271,7 @@ class SACConfig(BesideConfig):
 
     def beside(self, objective: ObjectiveConfig | None) -> "SACConfig":
         linear_init = "orthogonal" if objective is None else objective.linear_init
-        return replace(self, encoder=replace(self.encoder, linear_init=linear_init))
+        return replace(self, encoder=self.encoder.with_linear_init(linear_init))  # type: ignore[arg-type]
 
     def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> SAC:
         if spaces.discrete:
@@ -297,7 +281,7 @@ class SACConfig(BesideConfig):
         obs_shape = self.obs_shape(spaces)
         encoder = self.encoder.build(obs_shape).to(device)
         target_encoder = Momentum(encoder, self.encoder_momentum)
-        squash, vector = self.encoder.squash, spaces.vector
+        squash, vector = self.encoder.squashes, spaces.vector
         actor = Actor(encoder, spaces.action_dim, self.hidden, squash=squash, vector=vector).to(device)
         critic = Critic(encoder.latent_dim + vector, spaces.action_dim, self.hidden).to(device)
         generators = Generators(seed, device)

@@ -1,4 +1,4 @@
-"""The scores of runs as small files for a repository: what `maskrl report` needs to draw their page again.
+"""The scores of runs as small files for a repository: enough for `maskrl report` to draw their page again.
 
 scores.csv   a row for every evaluation: method, task, seed, frames, decisions, updates, score, seconds
 probes.csv   a row for every probe of the encoder on the way, and the linear probe of the end where `maskrl probe` was run
@@ -80,7 +80,7 @@ def publish(
 
 
 def _row(run: Run, method: str, task: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Numbers short enough to read, and exact enough for any figure."""
+    """Round a number for reading, with enough digits for any figure."""
     found = {name: event.get(name) for name in COLUMNS}
     score = score_or_nan(event["score"])
     return found | {"method": method, "task": task, "seed": run.recipe.seed, "score": round(score, 4)}
@@ -103,7 +103,7 @@ def _short(value: Any) -> Any:
 
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without what is a run's own; with a seed of 0, as a recipe has one."""
+    """The recipe without the values of a single run; its seed is 0."""
     tree: dict[str, Any] = json.loads(as_json(recipe))
     return tree | dict.fromkeys(APART, None) | {"seed": 0}
 
@@ -112,7 +112,7 @@ def _require_same(folder: Path, first: dict[str, Any], other: dict[str, Any], wh
     differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
     if differing:
         seen = "; ".join(f"{key}: {first.get(key)} and {other.get(key)}" for key in differing)
-        raise ResultsError(f"{folder} {what} ({seen}). Publish runs of one study alone.")
+        raise ResultsError(f"{folder} {what} ({seen}). Publish the runs of one study only.")
 
 
 def _as_csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:

@@ -6,12 +6,11 @@ import gymnasium as gym
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor
 
-from maskrl.agents.rainbow import NatureEncoderConfig
-from maskrl.agents.sac import ControlEncoderConfig
+from maskrl.agents.encoders import EncoderConfig
 
 
 class RecipeEncoder(BaseFeaturesExtractor):
-    def __init__(self, observation_space: gym.Space[Any], encoder: ControlEncoderConfig | NatureEncoderConfig) -> None:
+    def __init__(self, observation_space: gym.Space[Any], encoder: EncoderConfig) -> None:
         channels, height, width = observation_space.shape or ()
         built = encoder.build((channels, height, width))
         super().__init__(observation_space, built.latent_dim)

@@ -56,7 +56,7 @@ def varied(recipe: Recipe, spaces: Spaces, sizes: Mapping[str, int]) -> tuple[Re
     """
     if recipe.objective is None:
         raise ValueError(f"{recipe.name} has no objective, so there are no clips to vary. Choose method mlr.")
-    side, layers = sizes["image size"], np.size(recipe.agent.encoder.filters)
+    side, layers = sizes["image size"], np.size(getattr(recipe.agent.encoder, "filters", 1))
     (clips,) = (path for path in leaves(recipe) if path.startswith("agent.") and path.endswith(".clips"))
     overrides = [
         *(f"{place}.augment.{what}=none" for place in ("agent", "objective") for what in ("crop", "shift")),

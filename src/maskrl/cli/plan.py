@@ -29,7 +29,11 @@ def plan(
     quick: Annotated[bool, typer.Option("--quick", help="Measure for seconds instead of a minute. Rough.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a sweep or a run will cost, and what its scores will be able to tell. Measures this machine for about a minute."""
+    """Forecast cost and statistical power of a sweep or a run. Measures this machine for about a minute.
+
+    $ maskrl plan dmcontrol-100k --seeds 5
+    $ maskrl plan dmcontrol/cheetah-run objective.mask.ratio=0.1,0.5 --quick
+    """
     from maskrl.studies import registered
     from maskrl.studies.jobs import expand
     from maskrl.studies.plan import make_plan
@@ -76,7 +80,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
         print("The statistics need MLR and its Baseline on tasks whose scores are known; this plan has none.")
     else:
         _show_comparison(made.comparison)
-    print("\nHow this was worked out")
+    print("\nHow this was computed")
     for note in made.notes:
         out.print(f"  - {note}", soft_wrap=not out.is_terminal)
     print(f"\nTo start:\n  {start}")
@@ -91,7 +95,7 @@ def _costs(lines: "Sequence[Line]") -> list[list[str]]:
 
 
 def _cost(lines: "Sequence[Line]") -> list[str]:
-    """What a run of these takes, from the least to the most."""
+    """The cost of one of these runs, from the least to the most."""
     tasks = list(dict.fromkeys(line.task for line in lines))
     return [
         tasks[0] if len(tasks) == 1 else count(len(tasks), "task"),
@@ -153,7 +157,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """Whole above 100, else three digits."""
+    """Whole above 100, otherwise three digits."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 

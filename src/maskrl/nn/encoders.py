@@ -76,6 +76,7 @@ class NatureEncoder(Encoder):
     """The DQN encoder: three convolutions, 77 984 parameters, its map rescaled to [0, 1] for every observation.
 
     Without `renormalise` the map stays as it is (CURL). `dropout` follows every convolution in training (SPR without augmentation).
+    With a `latent_dim` a linear layer and a layer norm follow, so that larger frames do not make larger latent states.
     """
 
     def __init__(
@@ -88,27 +89,102 @@ class NatureEncoder(Encoder):
         epsilon: float = 1e-5,
         renormalise: bool = True,
         dropout: float = 0.0,
+        latent_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.epsilon, self.renormalise = epsilon, renormalise
+        self.epsilon, self.renormalise = epsilon, renormalise and latent_dim is None
         self.convolutions, self.feature_shape = _convolutions(
             obs_shape, [obs_shape[0], *filters], list(zip(kernels, strides, strict=True)), dropout
         )
-        self.latent_dim = math.prod(self.feature_shape)
+        self._finish(latent_dim)
+
+    def _finish(self, latent_dim: int | None) -> None:
+        """Decide what latent states are: the map itself, or what a linear layer makes of it."""
+        units = math.prod(self.feature_shape)
+        self.latent_dim = latent_dim or units
+        layers = [] if latent_dim is None else [nn.Linear(units, latent_dim), nn.LayerNorm(latent_dim)]
+        self.linear = nn.Sequential(*layers)
+        if latent_dim is not None:
+            return
         channels, height, width = self.feature_shape
-        self.latent_order = torch.arange(self.latent_dim).view(channels, height, width).permute(1, 2, 0).flatten()
+        self.latent_order = torch.arange(units).view(channels, height, width).permute(1, 2, 0).flatten()
 
     def features(self, pixels: Tensor) -> Tensor:
         maps: Tensor = self.convolutions(pixels.contiguous(memory_format=torch.channels_last))
         return maps
 
     def embed(self, features: Tensor) -> Tensor:
-        units = flat(features)
+        units: Tensor = self.linear(flat(features))
         if not self.renormalise:
             return units
         low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
         # The released code divides by zero when every unit of a map is dead; the epsilon makes that a zero vector.
         return (units - low) / (high - low + self.epsilon)
+
+
+class ImpalaEncoder(NatureEncoder):
+    """Espeholt et al., 2018: every stage is a convolution, a pool that halves the map, and two residual blocks.
+
+    Deeper than the others, and its map is an eighth as wide as the frame: for large frames, or scenes with much detail.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, int, int],
+        *,
+        filters: Sequence[int] = (16, 32, 32),
+        latent_dim: int | None = None,
+    ) -> None:
+        Encoder.__init__(self)
+        self.epsilon, self.renormalise = 1e-5, latent_dim is None
+        channels, height, width = obs_shape
+        stages: list[nn.Module] = []
+        for wide in filters:
+            stages += [nn.Conv2d(channels, wide, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            stages += [_Residual(wide), _Residual(wide)]
+            channels, height, width = wide, (height + 1) // 2, (width + 1) // 2
+        self.convolutions, self.feature_shape = nn.Sequential(*stages, nn.ReLU()), (channels, height, width)
+        self._finish(latent_dim)
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        layers = (nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1))
+        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        out: Tensor = maps + self.layers(maps)
+        return out
+
+
+class OwnEncoder(Encoder):
+    """A user's module: (N, C, H, W) in [0, 1] → latent states (N, d), or a map (N, F, h, w), which is flattened."""
+
+    def __init__(self, module: nn.Module, obs_shape: tuple[int, int, int], name: str) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"{name} returned {type(module).__name__}; expected an nn.Module.")
+        self.convolutions = module
+        was_training = module.training
+        with torch.no_grad():
+            made = module.eval()(torch.zeros(2, *obs_shape))
+        module.train(was_training)
+        if not isinstance(made, Tensor) or made.ndim not in (2, 4) or len(made) != 2 or not made.is_floating_point():
+            seen = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+            raise ValueError(
+                f"{name} made {seen} of observations (2, {', '.join(map(str, obs_shape))}). Expected floats (2, d), or a map "
+                "(2, F, h, w)."
+            )
+        self.feature_shape = (made.shape[1], *(made.shape[2:] if made.ndim == 4 else (1, 1)))
+        self.latent_dim = math.prod(self.feature_shape)
+
+    def features(self, pixels: Tensor) -> Tensor:
+        made: Tensor = self.convolutions(pixels)
+        return made if made.ndim == 4 else made[..., None, None]
+
+    def embed(self, features: Tensor) -> Tensor:
+        return flat(features)
 
 
 def flat(features: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from maskrl.agents.drqv2 import DrQv2Config
-from maskrl.agents.sac import ControlEncoderConfig, SACConfig
+from maskrl.agents.drqv2 import ENCODER, DrQv2Config
+from maskrl.agents.encoders import ControlEncoderConfig
+from maskrl.agents.sac import SACConfig
 from maskrl.envs.dmcontrol import DMControl
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
@@ -46,7 +47,7 @@ LITE: tuple[str, ...] = (
     "checkpoint_every=2000",
     # Small frames, shifted by as large a share as in DrQ: a crop of 100 to 84 moves them by twice that, at a higher price.
     "env.size=48",
-    # At 48 pixels shadows and reflections tell nothing that the bodies do not, and cost nine tenths of a picture without a GPU.
+    # At 48 pixels shadows and reflections add no information, and cost nine tenths of the drawing time without a GPU.
     "env.drawing=plain",
     "agent.augment.crop=none",
     "agent.augment.shift=2",
@@ -67,8 +68,8 @@ LITE: tuple[str, ...] = (
     "objective.every=2",
 )
 
-# The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed, because to ask the suite is to load
-# its simulator.
+# The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed here, because asking the suite means
+# loading its simulator.
 OTHER_TASKS = (
     *("acrobot-swingup", "acrobot-swingup_sparse", "cartpole-balance", "cartpole-balance_sparse"),
     *("cartpole-swingup_sparse", "cartpole-two_poles", "cartpole-three_poles", "dog-stand", "dog-walk", "dog-trot"),
@@ -186,7 +187,7 @@ def _with_agent(plain: Recipe, agent: str) -> Recipe:
     if agent.startswith("drqv2"):
         plain = replace(plain, agent=_drqv2(is_lite))
         values += DRQV2_TASKS.get(task, ())
-    if is_lite:  # what a method leaves out is left out
+    if is_lite:  # a method's missing objective stays missing
         sizes = {"replay.capacity", *(line.partition("=")[0] for line in LITE)}
         values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
     half = plain.frames // (2 * 2)  # of the decisions at DrQ-v2's action repeat
@@ -197,7 +198,7 @@ def _with_agent(plain: Recipe, agent: str) -> Recipe:
 def _drqv2(is_lite: bool) -> DrQv2Config:
     if not is_lite:
         return DrQv2Config()
-    encoder = replace(DrQv2Config().encoder, filters=16, strides=(2, 2, 1))
+    encoder = replace(ENCODER, filters=16, strides=(2, 2, 1))
     return DrQv2Config(
         encoder=encoder,
         hidden=256,

@@ -1,4 +1,4 @@
-"""Scores of our own studies, beside the paper's: what a plan of lite runs goes by.
+"""Scores of our own studies, beside the paper's: the basis for plans of lite runs.
 
 `data/measured.csv` is written by tools/evidence.py from results/.
 """

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from maskrl.agents.drqv2 import DrQv2Config
-from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
-from maskrl.agents.sac import ControlEncoderConfig, SACConfig
+from maskrl.agents.drqv2 import ENCODER, DrQv2Config
+from maskrl.agents.encoders import ControlEncoderConfig, NatureEncoderConfig
+from maskrl.agents.rainbow import RainbowConfig
+from maskrl.agents.sac import SACConfig
 from maskrl.envs.toy import ToyArcade, ToyControl
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.masking import MaskConfig
@@ -121,7 +122,7 @@ def _catch() -> Recipe:
             augment=AugmentConfig(crop=None, intensity=0.0),
             warmup_decisions=500,
             updates_per_decision=1,
-            batch_size=128,  # for so small a network hardly dearer than 32
+            batch_size=128,  # hardly slower than 32 for such a small network
             n_step=3,
             learning_rate=1e-3,
             correction_updates=4000,
@@ -148,7 +149,7 @@ def _catch() -> Recipe:
 MAKERS = {"reach": _reach, "catch": _catch}
 
 DRQV2 = DrQv2Config(
-    encoder=replace(DrQv2Config().encoder, filters=16, strides=(2, 2)),
+    encoder=replace(ENCODER, filters=16, strides=(2, 2)),
     hidden=128,
     augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
     warmup_decisions=300,

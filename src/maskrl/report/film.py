@@ -60,7 +60,9 @@ def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int
 def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
     """A clip from the middle of what the run has stored. Its files are read and left as they are."""
     folder, length = run.path / "replay", objective_of(recipe).clip_length
-    files = ("frames.u8", "stamps.u32") if run.recipe.replay.storage == "disk" else ()
+    places = [""] if run.recipe.env.parallel == 1 else [f"{place}-" for place in range(run.recipe.env.parallel)]
+    on_disk = run.recipe.replay.storage == "disk"
+    files = [place + name for place in places for name in ("frames.u8", "stamps.u32")] if on_disk else []
     if not all((folder / name).exists() for name in files):
         raise RunError(f"{folder} is gone. Film the agent or random actions instead.")
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:

@@ -76,7 +76,9 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
 
 
 def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Path:
-    """Do all of it, or what is left of it, and return the file of the encoder. `Stopped` if a signal came; all is saved then."""
+    """Do all of it, or the rest of it, and return the file of the encoder. Raises `Stopped` after a signal, with everything
+    saved.
+    """
     directory, file = _begin(out, plan), out / "encoder.safetensors"
     with directory.locked():
         if not file.exists():
@@ -123,7 +125,7 @@ class _Work:
         self.world = World(replace(plan.recipe, seed=plan.recipe.seed + COLLECTING_SEED), tell)
         self.agent = build_agent(plan.recipe, self.world.env)
         self.collector = load_agent(run, self.world.env, run.newest(tell))
-        self.replay = build_replay(plan.recipe, self.world.env, directory)
+        self.replay = build_replay(plan.recipe, self.world.env, directory, places=1)
         self._obs: NDArray[np.uint8] | None = None
         self._earlier, self._start = 0.0, time.monotonic()
         state = directory.restore(tell, set_aside=True)

@@ -1,4 +1,4 @@
-"""What a recipe is made into: process settings, agent, environments and replay."""
+"""Build a run from a recipe: process settings, agent, environments and replay."""
 
 import ctypes
 import random
@@ -14,11 +14,12 @@ from maskrl.agents.base import Agent, Spaces
 from maskrl.nn.transfer import HOSTS
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
+from maskrl.replay.several import Several
 from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
 from maskrl.threads import usual_threads
 
-# Frames of the replay at most that are not drawn from, so that checkpoints stay whole: 30 MB at 100 × 100.
+# Maximum frames of the replay that are kept for checkpoints and not drawn: 30 MB at 100 × 100.
 RESERVE = 1000
 
 
@@ -46,9 +47,9 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what tensors leave behind for the next ones.
+    """Let the C library keep freed memory for the next tensors.
 
-    Else it hands pieces of more than 32 MB back to the system, which clears every page that it gives out again: a third of the
+    Otherwise it returns pieces of more than 32 MB to the system, which clears every page that it hands out again: a third of the
     time of Rainbow's update with the paper's decoder, whose gradients are 640 MB.
     """
     mmap_max, trim_threshold = -4, -1  # of malloc.h
@@ -77,7 +78,7 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
         recipe.seed
     )  # noise inside updates must not depend on what an objective drew to initialise itself
     if recipe.compile:
-        # The function, not the module: the weights, and the names under which they are saved, stay what they are.
+        # The function, not the module: the weights and their names in checkpoints stay the same.
         layers = agent.encoder.convolutions
         layers.forward = torch.compile(layers.forward)
     if recipe.capture:
@@ -91,14 +92,14 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
 
 
 def numerics(recipe: Recipe) -> torch.autocast:
-    """In which precision an update computes."""
+    """The precision in which an update computes."""
     lower = recipe.precision == "bfloat16"
     # Without torch's cache of lowered weights, which would outlive the steps within an update.
     return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=lower, cache_enabled=False)
 
 
 class ReplaySize(TypedDict):
-    """What decides how large a replay is."""
+    """The arguments that decide the size of a replay."""
 
     frame_shape: tuple[int, int, int]
     action_dim: int
@@ -129,21 +130,31 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
 
 
 def load_encoder(recipe: Recipe, agent: Agent) -> None:
-    """Let the agent begin with the recipe's encoder, and every slow copy of it. The actor shares the convolutions."""
+    """Give the agent, and every slow copy, the recipe's encoder. The actor shares the convolutions."""
     path = encoder_path(recipe)
     assert path is not None
     encoder_file.load(path, agent.encoder)
     agent.restart_copies()
 
 
-def build_replay(recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True) -> Replay:
+def build_replay(
+    recipe: Recipe, env: gym.Env[Any, Any], run: Run, *, mend: bool = True, places: int | None = None
+) -> Replay:
+    """The replay of a run. `places`: environments that write to it; None: as many as the run collects in."""
     directory = run.path / "replay" if recipe.replay.storage == "disk" else None
     size, pad = replay_size(recipe, Spaces.of(env)), recipe.env.pad
     mirror, prefetch = mirror_of(recipe, size), prefetch_of(recipe)
+    places = places or recipe.env.parallel
+    options: dict[str, Any] = {"pad": pad, "mend": mend, "mirror": mirror}
     try:
-        return Replay(
-            **size, seed=recipe.seed, directory=directory, pad=pad, mend=mend, mirror=mirror, prefetch=prefetch
-        )
+        if places == 1:
+            return Replay(**size, seed=recipe.seed, directory=directory, prefetch=prefetch, **options)
+        size["capacity"] = -(-size["capacity"] // places)
+        parts = [
+            Replay(**size, seed=recipe.seed + place, directory=directory, prefix=f"{place}-", **options)
+            for place in range(places)
+        ]
+        return Several(parts, recipe.seed, prefetch if mirror is None else 0)
     except ValueError as error:
         raise RunError(
             f"{error}\nPut back a good copy of {run.path / 'replay'}, or remove the run's directory to start again."

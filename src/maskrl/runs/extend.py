@@ -1,4 +1,4 @@
-"""Gives a finished or stopped run a larger budget. Nothing of it is written anew but its recipe and a note of the one before."""
+"""Give a finished or stopped run a larger budget. Only its recipe is written again, with a note of the one before."""
 
 import json
 from collections.abc import Sequence
@@ -9,19 +9,20 @@ from maskrl.agents.base import Spaces
 from maskrl.files import write_whole
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe, as_json
+from maskrl.replay.several import of_place
 from maskrl.runs.build import replay_size
 from maskrl.runs.directory import Run, RunError
 
 
 class Extension(NamedTuple):
-    """The recipe with a larger budget, and in what the run will differ from one that had it from the start."""
+    """The recipe with a larger budget, and the differences from a run that had it from the start."""
 
     recipe: Recipe
     differences: tuple[str, ...] = ()  # sentences; none: it will be the same run, bit for bit
 
 
 def plan(run: Run, overrides: Sequence[str]) -> Extension:
-    """What the run will be with the budget that the overrides name. Writes nothing."""
+    """The run's recipe with the budget that the overrides name. Writes nothing."""
     others = [line for line in overrides if not line.strip().startswith("budget.")]
     if others:
         raise RunError(
@@ -34,7 +35,7 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
         raise RunError(str(error)) from error
     if wanted.frames <= run.recipe.frames:
         raise RunError(
-            f"{run.path} has a budget of {run.recipe.frames:,} frames, and {wanted.frames:,} are no more. Name a larger one."
+            f"{run.path} has a budget of {run.recipe.frames:,} frames, and {wanted.frames:,} are not more. Name a larger one."
         )
     state = run.restore(older=False)
     differences: list[str] = []
@@ -46,8 +47,8 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
 
 
 def extend(run: Run, recipe: Recipe) -> Run:
-    """Give the run this recipe of `plan`. To train it is up to the caller, as if it had been stopped."""
-    with run.locked():  # nobody trains it meanwhile
+    """Give the run this recipe of `plan`. The caller then trains it, as if it had been stopped."""
+    with run.locked():  # no other process trains it meanwhile
         begun = run.versions()
         earlier = [*begun.get("extended", []), {"recipe": run.digest, "budget": asdict(run.recipe.budget)}]
         # In this order: a crash in between leaves a run that goes on as it was.
@@ -58,7 +59,7 @@ def extend(run: Run, recipe: Recipe) -> Run:
 
 
 def _other_unit(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
-    """A budget has one unit: to name the other one is to leave the first."""
+    """A budget has one unit: naming the other one replaces the first."""
     named = {line.partition("=")[0].strip() for line in overrides}
     units = {"budget.frames": "budget.decisions=none", "budget.decisions": "budget.frames=none"}
     return [units[name] for name in named & units.keys() if units[name].partition("=")[0] not in named]
@@ -68,9 +69,12 @@ def _with_room(before: Recipe, wanted: Recipe, state: dict[str, Any]) -> tuple[R
     """A replay that never held more than it had room for can grow; one that has thrown frames away stays as large as it is."""
     spaces = Spaces(**state["spaces"] | {"obs": tuple(state["spaces"]["obs"])})
     old, new = (replay_size(recipe, spaces)["capacity"] for recipe in (before, wanted))
-    if old == new or state["replay"]["next"] <= state["replay"]["layout"]["window"]:
+    replays = [of_place(state["replay"], place) for place in range(before.env.parallel)]
+    if before.env.parallel == 1:
+        replays = [state["replay"]]
+    if old == new or all(replay["next"] <= replay["layout"]["window"] for replay in replays):
         return wanted, []
     kept = replace(wanted, replay=replace(wanted.replay, capacity=old))
     return kept, [
-        f"its replay keeps {old:,} decisions, as it is full; with the larger budget from the start, it had kept {new:,}"
+        f"its replay keeps {old:,} decisions, because it is full; with the larger budget from the start it would keep {new:,}"
     ]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from maskrl.agents.base import Action, Agent
+from maskrl.clock import Clock
 from maskrl.envs.subprocess import InterruptedStep
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
@@ -27,9 +28,11 @@ def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: thr
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
         recipe.env.trust()  # it has been made already, with consent
-        patience = recipe.env.timeout * (2 if recipe.overlap else 1)  # a process of its own has a time-out of its own
-        with stopping(stop) as asked, watchdog(run, (state.world, state.players), patience):
-            state.world.is_stopping = lambda: bool(asked)
+        apart = recipe.overlap or recipe.env.parallel > 1
+        patience = recipe.env.timeout * (2 if apart else 1)  # a process of its own has a time-out of its own
+        with stopping(stop) as asked, watchdog(run, (*state.worlds, state.players), patience):
+            for world in state.worlds:
+                world.is_stopping = lambda: bool(asked)
             try:
                 _loop(state, asked)
             except InterruptedStep:
@@ -43,8 +46,8 @@ def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: thr
 
 
 def _loop(state: State, stop: Stop) -> None:
-    recipe, agent, world = state.recipe, state.agent, state.world
-    obs = state.resume()
+    agent = state.agent
+    state.resume()
     while True:
         state.log_notes()
         if state.is_evaluation_due:
@@ -53,23 +56,29 @@ def _loop(state: State, stop: Stop) -> None:
         if state.is_done or stop:
             return
 
-        now = state.clock
-        if obs is None:
-            obs = state.begin_episode()
+        now, idle = state.clock, state.idle()
+        for place in idle:
+            if state.obs[place] is None:
+                state.begin_episode(place)
         due = agent.updates_due(now)
         agent.prepare(state.replay, due)  # while the device chooses an action
-        action: Action
-        if now.decisions < recipe.agent.warmup_decisions:
-            action = state.spaces.random_action(state.explorer)
-        else:
-            with agent.watch("actor"):
-                action = agent.act(obs[None], world.rows, explore=True, clock=now)[0]
-        world.step_async(action)  # the released code, too, chooses an action, updates, and then steps
-        for _ in range(due):
+        for place in idle:
+            state.send(place, _choose(state, place, now))
+        for _ in range(due):  # the released code, too, chooses an action, updates, and then steps
             state.update()
         with agent.watch("environment"):
-            step = world.step(action)
-        obs = None if step is None else state.add(action, step)
+            state.fetch()
+
+
+def _choose(state: State, place: int, now: Clock) -> Action:
+    """The next action in one of the environments."""
+    if now.decisions < state.recipe.agent.warmup_decisions:
+        return state.spaces.random_action(state.explorer)
+    obs = state.obs[place]
+    assert obs is not None  # an episode is open
+    with state.agent.watch("actor"):
+        action: Action = state.agent.act(obs[None], state.worlds[place].rows, explore=True, clock=now)[0]
+    return action
 
 
 def _evaluate(state: State, stop: Stop) -> None:
@@ -91,7 +100,7 @@ def _evaluate(state: State, stop: Stop) -> None:
 
 
 def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeReturns]:
-    """The returns of random actions, at the very start, and of the agent. An error may be a hiccup: there is a second try."""
+    """The returns of random actions, at the very start, and of the agent. An error may pass, so there is a second try."""
     try:
         return _play(state, stop)
     except Exception as error:
@@ -123,7 +132,9 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
 
 @contextmanager
 def _recording_failure(run: Run) -> Iterator[None]:
-    """Write down that a run failed, and why, before the error goes on. A `RunError` refuses to continue: the run is as it was."""
+    """Record that a run failed, and why, before the error is raised again. A `RunError` is a refusal and leaves the run as it
+    was.
+    """
     try:
         yield
     except (Stopped, RunError):

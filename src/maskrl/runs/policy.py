@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskrl.agents.base import PolicyNetwork, Spaces
+from maskrl.agents.encoders import Factory, OwnEncoderConfig
 from maskrl.clock import Clock
 from maskrl.envs.base import Pad
 from maskrl.envs.gym import Outside
@@ -149,8 +150,13 @@ class Policy:
         return None
 
 
-def load(path: str | Path, *, device: str = "cpu") -> Policy:
-    """The policy of a run, from its newest checkpoint. Reading it runs no code of the run, and no simulator is needed."""
+def load(path: str | Path, *, device: str = "cpu", encoder: Factory | None = None) -> Policy:
+    """The policy of a run, from its newest checkpoint. Reading it runs no code of the run, and no simulator is needed.
+
+    `encoder`: the class of the run's encoder, where that is a module of your own.
+    """
+    if encoder is not None:
+        OwnEncoderConfig.of(encoder)
     run = Run.open(Path(path))
     state = run.newest(lambda text: warnings.warn(text, stacklevel=5), older=True)
     policy = policy_of(run.recipe, state, device=device)

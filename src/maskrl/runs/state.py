@@ -2,9 +2,10 @@
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -39,9 +40,9 @@ class Position:
     """Where the loop is."""
 
     decisions: int = 0
-    episode_return: float = 0.0
-    seconds: float = 0.0  # of training in earlier sittings
-    cpu_seconds: float = 0.0  # of this process in them: on a busy machine they tell what a run costs
+    returns: list[float] = field(default_factory=list)  # so far, of the open episode in every environment
+    seconds: float = 0.0  # of training in earlier sessions
+    cpu_seconds: float = 0.0  # processor time in them: the cost of a run on a busy machine
     evaluated: int = -1  # frames of the newest evaluation
 
 
@@ -52,12 +53,15 @@ class State:
         configure_process(recipe, run.threads)
         self.recipe, self.run, self.loggers = recipe, run, loggers
         self._notes = [text for text in [advice(run.threads)] if text and recipe.device != "cuda"]  # not logged yet
-        self.world = World(recipe, self._notes.append)
+        self.worlds = [World(recipe, self._notes.append, place) for place in range(recipe.env.parallel)]
+        self.world = self.worlds[0]
+        self.obs: list[NDArray[np.uint8] | None] = [None] * len(self.worlds)  # of each; None: no episode is open
+        self.sent: deque[tuple[int, Action]] = deque()  # actions whose steps were not fetched yet, the oldest first
         self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
         self.players = Players(recipe, self._notes.append)
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
-        self.position = Position()
+        self.position = Position(returns=[0.0] * len(self.worlds))
         self._start, self._cpu_start, self._pace = time.perf_counter(), time.process_time(), Pace()
         self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
         self._known_notes: tuple[str, ...] = ()  # that the log has since the newest checkpoint
@@ -67,7 +71,7 @@ class State:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for close in (self.world.close, self.players.close):
+        for close in (*(world.close for world in self.worlds), self.players.close):
             with suppress(Exception):  # an environment that has failed may fail again
                 close()
 
@@ -79,7 +83,7 @@ class State:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of this process, over all sittings; what evaluations take in processes of their own is not among them."""
+        """Processor seconds of all sessions, without those of evaluations in other processes."""
         return round(self.position.cpu_seconds + time.process_time() - self._cpu_start, 3)
 
     @property
@@ -94,11 +98,28 @@ class State:
 
     # ── what happens in it ────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_episode(self) -> NDArray[np.uint8]:
-        obs = self.world.begin()
-        self.position.episode_return = 0.0
-        self.replay.begin_episode(obs, self.world.vector)
+    def idle(self) -> list[int]:
+        """The places of the environments that wait for an action."""
+        busy = {place for place, _ in self.sent}
+        return [place for place in range(len(self.worlds)) if place not in busy]
+
+    def begin_episode(self, place: int = 0) -> NDArray[np.uint8]:
+        world = self.worlds[place]
+        self.obs[place] = obs = world.begin()
+        self.position.returns[place] = 0.0
+        self.replay.begin_episode(obs, world.vector, place=place)
         return obs
+
+    def send(self, place: int, action: Action) -> None:
+        """Let an environment step; one in a process of its own begins now."""
+        self.worlds[place].step_async(action)
+        self.sent.append((place, action))
+
+    def fetch(self) -> None:
+        """Wait for the oldest step that was sent, and store what it led to."""
+        place, action = self.sent.popleft()
+        step = self.worlds[place].step(action)
+        self.obs[place] = None if step is None else self.add(action, step, place)
 
     def update(self) -> None:
         """One update of the agent; some of them are logged."""
@@ -110,30 +131,31 @@ class State:
             self.run.log("update", self.clock, values)
             self.loggers.write(values | self.times(), self.clock)
 
-    def add(self, action: Action, step: Step) -> NDArray[np.uint8] | None:
-        """Store what a decision led to. Returns the observation, or None if the episode has ended."""
-        position, world = self.position, self.world
+    def add(self, action: Action, step: Step, place: int = 0) -> NDArray[np.uint8] | None:
+        """Store the result of a decision. Returns the observation, or None if the episode has ended."""
+        position, world = self.position, self.worlds[place]
         taken, ends = self.spaces.as_vector(action), {"terminated": step.terminated, "truncated": step.truncated}
-        self.replay.add(taken, step.reward, step.obs, world.vector, **ends)
+        self.replay.add(taken, step.reward, step.obs, world.vector, **ends, place=place)
         position.decisions += 1
-        position.episode_return += step.reward
+        position.returns[place] += step.reward
         self.loggers.write({}, self.clock)
         if world.running:
             return step.obs
-        self.run.log("episode", self.clock, {"return": position.episode_return, "length": world.length})
-        points = {"training/return": position.episode_return, "training/length": float(world.length)}
+        earned = position.returns[place]
+        self.run.log("episode", self.clock, {"return": earned, "length": world.length})
+        points = {"training/return": earned, "training/length": float(world.length)}
         self.loggers.write(points, self.clock)
         return None
 
     # ── what is logged ────────────────────────────────────────────────────────────────────────────────────────────
 
     def times(self) -> dict[str, float]:
-        """Seconds of each part in this sitting, as points for loggers."""
+        """Seconds of each part in this session, as points for loggers."""
         return {f"time/{part}": seconds for part, seconds in self.agent.watch.seconds.items()}
 
     def log_notes(self) -> None:
         """Log what did not go as planned."""
-        on_cpu = self.agent.device.type == "cpu"  # else an update waits for the device by its nature
+        on_cpu = self.agent.device.type == "cpu"  # on an accelerator, an update waits for the device anyway
         if on_cpu and (text := self._pace.complaint()) is not None:
             self._notes.append(text)
         self._notes += self.run.complaints()
@@ -147,7 +169,7 @@ class State:
         self.loggers.note(text, self.clock)
 
     def log_probe(self) -> None:
-        """Log what the encoder makes of stored clips, once there are some; and the seconds of each part since the last time."""
+        """Log measures of the encoder on stored clips, once there are some, and the seconds of each part since the last time."""
         with self.agent.watch("probe"):
             seen = cheap_probe(self.agent, self.replay, self.recipe)
         if seen is not None:
@@ -175,11 +197,12 @@ class State:
         self._saved = here
 
     def snapshot(self, clock: Clock) -> dict[str, Any]:
-        """All of it as tensors and plain values. `spaces` and `outside` are for readers without the environment."""
+        """The whole state as tensors and plain values. `spaces` and `outside` are for readers without the environment."""
         return {
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
             "world": self.world.state_dict(),
+            **self._others(),
             "spaces": asdict(self.spaces),
             "outside": self.world.env.metadata.get("outside"),
             "position": {**asdict(self.position), "seconds": clock.seconds, "cpu_seconds": self.cpu_seconds},
@@ -192,13 +215,20 @@ class State:
             },
         }
 
-    def resume(self) -> NDArray[np.uint8] | None:
-        """Continue from the newest checkpoint, if there is one. Returns the observation of the open episode, if one is open."""
+    def _others(self) -> dict[str, Any]:
+        """What there is besides the first environment, where a run has several."""
+        if len(self.worlds) == 1:
+            return {}
+        sent = [{"place": place, "action": action.tolist()} for place, action in self.sent]
+        return {"worlds": [world.state_dict() for world in self.worlds[1:]], "sent": sent}
+
+    def resume(self) -> None:
+        """Continue from the newest checkpoint, if there is one."""
         run = self.run
         if self.recipe.encoder_from is not None and not checkpoints(run.checkpoints):
             run.require_same_encoder()
             load_encoder(self.recipe, self.agent)
-        state, obs = run.restore(self._notes.append, set_aside=True), None
+        state = run.restore(self._notes.append, set_aside=True)
         if state is not None:
             begun, now = run.versions(), versions(self.recipe)
             changed = [f"{name} {begun[name]} → {now[name]}" for name in now if begun.get(name, now[name]) != now[name]]
@@ -206,17 +236,14 @@ class State:
                 self._notes.append(
                     f"Versions changed since the run began, so results may differ: {', '.join(changed)}."
                 )
-            obs = self._load(state)
+            self._load(state)
             if not begun:
-                self._notes.append(
-                    "versions.json is lost, so nobody can tell whether versions or threads have changed."
-                )
+                self._notes.append("versions.json is lost, so it is unknown whether versions or threads have changed.")
         position = self.position
         self._saved = (position.decisions, position.evaluated) if position.decisions else None
         self._rewind(state)
         run.set_status("running")
         self.loggers.write({}, self.clock)
-        return obs
 
     def _rewind(self, state: Mapping[str, Any] | None) -> None:
         """Cut the log back to the checkpoint, and say what is wrong with it."""
@@ -225,19 +252,25 @@ class State:
         self._known_notes = rewound.notes
         if rewound.complaint:
             self._notes.append(rewound.complaint)
-        if clock is not None and not rewound.checkpoint:  # its process was killed before it could say what it cost
+        if clock is not None and not rewound.checkpoint:  # its process was killed before it could log its time
             newest, *_ = checkpoints(self.run.checkpoints)
             self.run.log("checkpoint", clock, {"bytes": newest.path.stat().st_size})
 
-    def _load(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
+    def _load(self, state: dict[str, Any]) -> None:
         with continuing(self.run):
             self.agent.load_state_dict(state["agent"])
             load_replay(self.replay, state["replay"], self._notes.append)
-            for name, value in state["position"].items():
+            saved = dict(state["position"])
+            saved.setdefault("returns", [saved.pop("episode_return", 0.0)])  # of a version with one environment
+            for name, value in saved.items():
                 setattr(self.position, name, type(getattr(self.position, name))(value))
-            obs = self.world.load_state_dict(state["world"])
+            for place, world in enumerate([state["world"], *state.get("worlds", ())]):
+                self.obs[place] = self.worlds[place].load_state_dict(world)
+            kind: Any = np.int64 if self.spaces.discrete else np.float32
+            for each in state.get("sent", ()):
+                if self.obs[each["place"]] is not None:  # else its episode was lost
+                    self.send(each["place"], np.array(each["action"], kind)[()])
             self._load_generators(state["generators"])
-        return obs
 
     def _load_generators(self, generators: dict[str, Any]) -> None:
         self.explorer.bit_generator.state = generators["explorer"]

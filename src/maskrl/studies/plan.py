@@ -1,7 +1,7 @@
-"""Before many runs are begun: what they will cost, and what their scores will be able to tell.
+"""Forecast the cost of many runs and the power of their statistics.
 
-Costs are counted (`maskrl.cost.operations`) and timed on this machine, with real updates and real steps of the environments. What
-the scores can tell is worked out from the paper's own differences and spreads: a plan assumes that they hold here, too.
+Costs are counted (`maskrl.cost.operations`) and timed on this machine, with real updates and real steps of the environments. The
+power is computed from the paper's differences and spreads: a plan assumes that they hold here, too.
 """
 
 import heapq
@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 class Speed:
     """Seconds of the parts of a run."""
 
-    update: float  # the mean of a full turn of what is not done every time
+    update: float  # the mean over a full cycle of the parts that take turns
     act: float  # one action, for one observation
     act_together: float  # the same in an evaluation: on one thread, or in a batch on a GPU
     step: float  # of the environment: a decision, resets included
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes, if the largest runs happen to be at work together."""
+        """Bytes, if the largest runs happen to run together."""
         every = sorted((line.cost.memory for line in self.lines for _ in range(line.seeds)), reverse=True)
         return sum(every[: self.workers])
 
@@ -148,7 +148,7 @@ class _Pair(NamedTuple):
 
 
 def compare(lines: Sequence[Line]) -> Comparison | None:
-    """What can be said of MLR against its Baseline, on the tasks where the plan has both and a spread is known."""
+    """MLR against its Baseline, on the tasks where the plan has both and a spread is known."""
     pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
     if not pairs:
         return None
@@ -246,7 +246,7 @@ def groups_of(jobs: Sequence[Job]) -> list[Group]:
 
 
 def make_plan(jobs: Sequence[Job], *, seconds: float = 60.0, workers: int | None = None, tell: Tell = print) -> Plan:
-    """Measure for about `seconds`, then work it out. Without `workers`, as many as cores and memory have room for."""
+    """Measure for about `seconds`, then compute the plan. Without `workers`, as many as cores and memory have room for."""
     groups = groups_of(jobs)
     stepped = _stepped(groups, 0.35 * seconds, tell)
     tell("counting operations")

@@ -1,0 +1,71 @@
+"""Every command on an environment of one's own: sweep, Ray, report, plan, masks, probe; and environments that misbehave."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_own_environment import SAC, config, own
+
+import own_env
+from calling import called
+from maskrl.runs.directory import Run
+from maskrl.runs.world import EnvironmentFailedError
+from sweeps import maskrl as started
+from tiny_runs import trained
+
+__all__ = ["config"]  # a fixture
+NAME = f"{Path(own_env.__file__)}:make_env"
+SWEEP = ["sweep", NAME, *SAC, "--methods", "mlr,baseline", "--seeds", "1", "--profile", "lite"]
+
+
+def swept(tmp_path: Path, *words: str) -> Path:
+    process = started(*SWEEP, *words, "--out", str(tmp_path / "sweep"))
+    printed, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, printed
+    return tmp_path / "sweep"
+
+
+def succeeds(*words: str) -> str:
+    code, printed = called(list(words), seconds=300)
+    assert code == 0, printed
+    return printed
+
+
+def test_a_sweep_is_reported_probed_planned_and_shown(tmp_path: Path):
+    sweep = swept(tmp_path)
+    runs = sorted(path.parent for path in sweep.rglob("recipe.json"))
+    assert [Run.open(run).status for run in runs] == ["done", "done"]
+    assert {Run.open(run).recipe.method for run in runs} == {"mlr", "baseline"}
+    assert succeeds("sweep", "status", str(sweep)).count("done") >= 2
+    page = tmp_path / "report.html"
+    succeeds("report", str(sweep), "--out", str(page))
+    assert "own_env.py:make_env" in page.read_text()
+    mlr = next(run for run in runs if Run.open(run).recipe.objective is not None)
+    succeeds("probe", str(mlr), "--clips", "2")
+    assert (mlr / "probe.json").exists()
+    succeeds("masks", str(mlr), "--out", str(tmp_path / "masks.html"))
+    assert "decisions" in succeeds("plan", NAME, *SAC, "--seeds", "2", "--profile", "lite", "--quick")
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_on_ray(tmp_path: Path):
+    pytest.importorskip("ray")
+    sweep = swept(tmp_path, "--backend", "ray", "--address", "local")
+    assert [Run.open(path.parent).status for path in sweep.rglob("recipe.json")] == ["done", "done"]
+
+
+def test_what_an_environment_prints_does_not_come_between(tmp_path: Path):
+    run, _ = trained(tmp_path / "run", own(*SAC, "env.kwargs.fault=prints", "budget.frames=20", "evaluation.every=20"))
+    process = started("evaluate", str(run.path), "--episodes", "1", "--json", "--trust")
+    printed = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, printed
+    assert json.loads(printed.splitlines()[-1])["frames"] == 20
+
+
+def test_a_reward_that_is_no_number_stops_a_run_and_loses_nothing(tmp_path: Path):
+    recipe = own(*SAC, "env.kwargs.fault=nan", "checkpoint_every=2")
+    with pytest.raises(EnvironmentFailedError, match="the reward is nan, and must be a finite number"):
+        trained(tmp_path / "run", recipe)
+    run = Run.open(tmp_path / "run")
+    assert run.status == "failed"
+    assert run.newest(lambda _: None, older=True)["position"]["decisions"] == 6  # all that was before it
