@@ -21,6 +21,7 @@ Film = Literal["agent", "replay", "random"]
 ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube", "feature_patch"))
 
 SOURCE_HELP = "A recipe, such as atari/pong, or the directory of a run."
+FILM_HELP = "Show the run's agent (the default if there is one), its replay, or random actions."
 START_HELP = "Decisions before the clip; a shorter episode shows its end."
 
 
@@ -31,14 +32,8 @@ def masks(
         typer.Argument(metavar="KEY=VALUE", help="Overrides, such as seed=3; of a run, only of its objective."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page: one file.")] = Path("masks.html"),
-    film: Annotated[
-        Film | None,
-        typer.Option(help="Show the run's agent (the default if there is one), its replay, or random actions."),
-    ] = None,
-    start: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=10**6, help=START_HELP),
-    ] = 24,
+    film: Annotated[Film | None, typer.Option(help=FILM_HELP)] = None,
+    start: Annotated[int, typer.Option(metavar="N", min=0, max=10**6, help=START_HELP)] = 24,
     profile: ProfileOption = "auto",
     trust: Trust = False,
     force: Force = False,

@@ -106,27 +106,8 @@ class Replay:
         mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
         prefetch: int = 0,  # batches that may be gathered ahead, see `Ahead`
     ) -> None:
-        if len(frame_shape) != 3 or min(frame_shape) < 1:
-            raise ValueError(
-                f"frame_shape={frame_shape} must be (channels, height, width) of one frame, not of a stack."
-            )
-        if min(action_dim, frame_stack, capacity) < 1 or reserve < 0:
-            raise ValueError(
-                f"action_dim={action_dim}, frame_stack={frame_stack} and capacity={capacity} must be at least 1, "
-                f"reserve={reserve} at least 0."
-            )
-        if pad not in ("repeat", "zero"):
-            raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
-        if priority_exponent is not None and not 0 <= priority_exponent <= 1:
-            raise ValueError(
-                f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
-                "their errors (Rainbow: 0.5), or be None for uniform draws."
-            )
-        if prefetch and priority_exponent is not None:
-            raise ValueError(
-                f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
-                "uniformly (priority_exponent=None)."
-            )
+        _require_sizes(frame_shape, action_dim, frame_stack, capacity, reserve)
+        _require_draws(pad, priority_exponent, prefetch)
         # Where the frames are on the device, there is nothing to gather here.
         self.ahead = Ahead(prefetch if mirror is None else 0)
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
@@ -644,6 +625,33 @@ class Replay:
 def _stamp(number: int, frame: NDArray[np.uint8]) -> int:
     """A check sum of a frame and its number: the slot held other frames before."""
     return crc32(np.ascontiguousarray(frame).data, number)
+
+
+def _require_sizes(
+    frame_shape: tuple[int, int, int], action_dim: int, frame_stack: int, capacity: int, reserve: int
+) -> None:
+    if len(frame_shape) != 3 or min(frame_shape) < 1:
+        raise ValueError(f"frame_shape={frame_shape} must be (channels, height, width) of one frame, not of a stack.")
+    if min(action_dim, frame_stack, capacity) < 1 or reserve < 0:
+        raise ValueError(
+            f"action_dim={action_dim}, frame_stack={frame_stack} and capacity={capacity} must be at least 1, "
+            f"reserve={reserve} at least 0."
+        )
+
+
+def _require_draws(pad: str, priority_exponent: float | None, prefetch: int) -> None:
+    if pad not in ("repeat", "zero"):
+        raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
+    if priority_exponent is not None and not 0 <= priority_exponent <= 1:
+        raise ValueError(
+            f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
+            "their errors (Rainbow: 0.5), or be None for uniform draws."
+        )
+    if prefetch and priority_exponent is not None:
+        raise ValueError(
+            f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
+            "uniformly (priority_exponent=None)."
+        )
 
 
 def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
