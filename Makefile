@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RECIPE := first
 ARGS :=
 
-.PHONY: help setup train test test-learning test-faults test-browser test-cuda lint check format clean kills sequences fuzz
+.PHONY: help setup train test test-learning test-faults test-browser test-cuda lint check format clean kills sequences fuzz \
+	docs docs-serve dist dist-check
 
 help:  ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,18 +58,33 @@ test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu:
 test-cuda: $(STAMP)  ## Only what needs a GPU: device, precision, recorded updates, batches ahead, resume. Skipped without one.
 	$(BIN)/python -m pytest -m cuda -rs
 
-lint: $(STAMP)  ## Format, lint, types and import contracts.
+lint: $(STAMP)  ## Format, lint, spelling, types and import contracts.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 check: lint  ## The same and the fast tests: run it before every commit.
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not slow and not learning and not faults and not browser'
 
+docs: $(STAMP)  ## Build the documentation site into site/: no warning, no dead link or anchor.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+docs-serve: $(STAMP)  ## Show the site on http://127.0.0.1:8000, and rebuild it when a page changes.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000
+
+dist: $(STAMP)  ## Build the wheel and the sdist into dist/.
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+dist-check: dist  ## Install the wheel and the sdist into empty environments, each with a toy run. PYTHON chooses the interpreter.
+	$(PYTHON) tools/dist_check.py dist
+
 format: $(STAMP)  ## Rewrite the sources in the project's format.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:  ## Remove the virtual environment and caches.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist site

@@ -1,4 +1,4 @@
-"""The front door from Python: `maskrl.recipe`, `maskrl.train` and `maskrl.load`, and run directories of an older version."""
+"""The Python API: `maskrl.recipe`, `maskrl.train` and `maskrl.load`, and run directories of an older version."""
 
 import importlib.util
 import json

@@ -74,9 +74,9 @@ def test_a_trial_answers_whatever_else_is_printed():
         ("import os; print('why', file=sys.stderr, flush=True); os.abort()", "killed by SIGABRT: why"),
         ("{}['key']", "KeyError: 'key'"),
         ("raise SystemExit('it is black')", "it is black"),
-        ("import os; os._exit(3)", "stopped without a word, exit status 3"),
-        ("import os; os._exit(0)", "stopped without a word, exit status 0"),
-        ("print('not JSON', flush=True); import os; os._exit(0)", "stopped without a word, exit status 0"),
+        ("import os; os._exit(3)", "stopped without a message, exit status 3"),
+        ("import os; os._exit(0)", "stopped without a message, exit status 0"),
+        ("print('not JSON', flush=True); import os; os._exit(0)", "stopped without a message, exit status 0"),
     ],
 )
 def test_the_end_of_a_trial_is_told_in_a_line(script, words):

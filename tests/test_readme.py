@@ -83,12 +83,6 @@ def test_every_maskrl_command_of_the_readme_runs_as_printed_on_the_toy(command: 
     assert maskrl(*words, cwd=tmp_path)
 
 
-def test_every_file_that_the_documents_link_to_exists():
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
-            assert (document.parent / link).exists(), f"{document.name} links to {link}"
-
-
 @pytest.mark.slow
 def test_the_own_loop_example_raises_the_cosine_of_masked_and_unmasked_latents():
     command = [sys.executable, ROOT / "examples" / "own_loop.py", "--updates", "60"]

@@ -1,4 +1,4 @@
-"""Run directories as docs/concepts.md describes them, written in milliseconds: for what reads runs and does not train."""
+"""Run directories as docs/files.md describes them, written in milliseconds: for what reads runs and does not train."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ with `maskrl.testing`. From a shell: `maskrl --help`.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from maskrl import threads as threads  # before torch: it settles how torch's threads wait
+from maskrl import threads as threads  # before torch: it sets how torch's threads wait
 
 if TYPE_CHECKING:
     from maskrl.api import Policy, Recipe, Run, check_env, load, recipe, train
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from maskrl.replay.clips import ClipStore
     from maskrl.runs.loggers import Logger
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-# Imported when first asked for: `maskrl --help` must not wait for torch.
+# Imported at first use: `maskrl --help` must not wait for torch.
 _HOMES = {
     "maskrl.api": ("Policy", "Recipe", "Run", "check_env", "load", "recipe", "train"),
     "maskrl.nn.augment": ("AugmentConfig", "View"),

@@ -1,4 +1,4 @@
-"""The front door from Python: a recipe by name, a run of it, and the policy that comes out."""
+"""The Python API: a recipe by name, a run of it, and its policy."""
 
 import threading
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def recipe(
     An environment of your own is "gym/CarRacing-v3", "gym/my_package:MyEnv-v0", "my_env.py:make_env", or a callable that returns
     one.
 
-    `profile` is "paper", "lite", or "auto": paper with a CUDA device, else lite. `method` names a published pair of agent and
+    `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent and
     objective (`maskrl recipes list methods`); `agent` and `objective` name its halves. `encoder` is a class of your own,
     or a function, which takes the shape (C, H, W) of an observation and returns an nn.Module.
     """
@@ -73,6 +73,10 @@ def train(
         loop.train(chosen, run, [Terminal(run)] if loggers is None else loggers, stop=stop)
     except Stopped as stopped:
         if stopped.signal_number is not None:
-            how = "Stopped and saved" if stopped.saved else "Stopped without saving, as the environment did not answer,"
+            how = (
+                "Stopped and saved"
+                if stopped.saved
+                else "Stopped without saving, because the environment did not answer,"
+            )
             raise KeyboardInterrupt(f"{how} in {path}. The same call continues it.") from None
     return run

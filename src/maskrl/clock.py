@@ -14,11 +14,11 @@ class Clock:
     frames: int
     decisions: int
     updates: int
-    seconds: float  # of training, over all sittings
+    seconds: float  # of training, over all sessions
 
 
 class Stopwatch:
-    """Seconds spent in each named part. Parts may nest: an inner one is taken out of the outer one."""
+    """Seconds spent in each named part. Parts may nest: the time of an inner one does not count for the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
-# The most that a number may be, by its name. More is a slip of the finger, and would end in an error of memory or of C after the
-# run's directory was made. What a machine can hold is asked later, by cost/forecast.py.
+# The most that a number may be, by its name. A larger one is a typing error, and would end in an error of memory or of C after
+# the run's directory was made. cost/forecast.py later checks what the machine can hold.
 LARGEST = 10**6
 MOST: Mapping[str, int] = {
     **dict.fromkeys(("frames", "decisions", "every", "capacity", "checkpoint_every", "max_frames"), 10**12),
@@ -24,7 +24,7 @@ LONGEST = 4096  # characters of a text, and items of a list
 class Config:
     """Validates field values at construction, and writes equal numbers in one way: 2.0 updates are 2, a rate of 1 is 1.0."""
 
-    # Read by whoever parses a config from outside (see recipes/schema.py): no unknown keys, no NaN.
+    # For parsers of configs from outside (see recipes/schema.py): no unknown keys, no NaN.
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Config:
                 object.__setattr__(self, field.name, float(value))
 
     def _require_within(self, name: str, value: object) -> None:
-        """Refuse numbers, texts and lists that are larger than anybody needs."""
+        """Refuse numbers, texts and lists above the limits."""
         if isinstance(value, str | tuple | list) and len(value) > LONGEST:
             raise ValueError(
                 f"{name} of {type(self).__name__} has {len(value):,} characters or items: at most {LONGEST:,}."

@@ -1,7 +1,7 @@
-"""Whether `maskrl train` would work on this machine, and the command that puts right what would not.
+"""Check whether `maskrl train` works on this machine, with the commands that fix what does not.
 
-Whatever can crash, hang or abort (torch, a simulator, OpenGL, a network disk) is tried in a process of its own: its end is a
-row of the table, not the end of the doctor.
+Whatever can crash, hang or abort (torch, a simulator, OpenGL, a network disk) is tried in a process of its own, so that a crash
+is a row of the table and does not end the doctor.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ from maskrl import __version__
 from maskrl.machine import cores_allowed, memory_limits, ulimit
 
 Family = Literal["toy", "dmcontrol", "atari"]  # of recipes
-State = Literal["ok", "warning", "missing", "failed"]  # warning: runs work, but; missing: what nobody has to have
+State = Literal["ok", "warning", "missing", "failed"]  # warning: runs work, with a drawback; missing: optional
 Readiness = Literal["ready", "missing", "broken"]
 
 ALL: tuple[Family, ...] = ("toy", "dmcontrol", "atari")
@@ -39,7 +39,7 @@ LITTLE_MEMORY, LITTLE_DISK, NO_DISK = 2 * GB, 5 * GB, GB // 10
 
 @dataclass(frozen=True)
 class Check:
-    """One row: what was found, and the command that puts it right if it is not as it should be."""
+    """One row: what was found, and the command that fixes it if something is wrong."""
 
     name: str
     state: State
@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
     """Whether a family would train here."""
 
     state: Readiness
-    because: list[str]  # names of the checks that stand in the way
+    because: list[str]  # names of the checks that prevent it
 
 
 def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
@@ -63,17 +63,17 @@ def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
     yield _memory()
     yield _run_directory(run_dir)
     yield _disk(run_dir)
-    if packages.state == "failed":  # what is built on them would only fail again
+    if packages.state == "failed":  # checks that need them would only fail again
         return
     dmcontrol = _extra("dmcontrol", "dm_control", _CARTPOLE, {"MUJOCO_GL": "off"})
     yield dmcontrol
-    if dmcontrol.state == "ok":  # else what draws cannot be known yet
+    if dmcontrol.state == "ok":  # otherwise the renderer is not known yet
         yield _opengl(os.environ.get("MUJOCO_GL", "").strip().lower())
     yield _extra("atari", "ale_py", _PONG)
 
 
 def verdict(checks: Iterable[Check]) -> dict[Family, Verdict]:
-    """What the checks mean for `train`: a family is as good as the worst of the checks that it needs."""
+    """The verdict for `train`: a family is as good as the worst check that it needs."""
     wrong = [check for check in checks if check.state in ("failed", "missing")]
     families = {}
     for family in ALL:
@@ -92,7 +92,7 @@ def works(families: Mapping[Family, Verdict]) -> bool:
 
 
 class BrokenError(Exception):
-    """What a trial ended with, in a line."""
+    """The outcome of a trial, in a line."""
 
 
 def ask(
@@ -108,7 +108,7 @@ def ask(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that it goes with all that it started
+        start_new_session=True,  # so that it ends with all processes that it started
     )
     try:
         said, complaint = trial.communicate(timeout=seconds)
@@ -125,8 +125,8 @@ def ask(
             answer: dict[str, Any] = json.loads(said.splitlines()[-1])
             return answer
     except (ValueError, IndexError):
-        pass  # a library ended the process as if all were well
-    raise BrokenError(last or f"stopped without a word, exit status {trial.returncode}")
+        pass  # a library ended the process with exit status 0
+    raise BrokenError(last or f"stopped without a message, exit status {trial.returncode}")
 
 
 def _kill(trial: "subprocess.Popen[str]") -> None:
@@ -134,7 +134,7 @@ def _kill(trial: "subprocess.Popen[str]") -> None:
         trial.kill()
     else:
         os.killpg(trial.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):  # what hangs in a network disk cannot even be killed
+    with suppress(subprocess.TimeoutExpired):  # a process that hangs in a network disk cannot be killed
         trial.communicate(timeout=1)
 
 
@@ -253,7 +253,7 @@ def _torch() -> Check:
 def _memory() -> Check:
     limits = memory_limits()
     if not limits:
-        return Check("memory", "warning", "this system does not tell how much is free")
+        return Check("memory", "warning", "this system does not report how much is free")
     least = min(limits, key=lambda name: limits[name])
     found = ", ".join(f"{decimal(amount)} free ({name})" for name, amount in limits.items())
     if limits[least] >= LITTLE_MEMORY:
@@ -268,7 +268,7 @@ def _memory() -> Check:
 
 # ── disk ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# What a run does with its files: write, make sure, put in the place of another, lock.
+# The file operations of a run: write, sync, replace, lock.
 _FILES = """
 import os
 name = sys.argv[1]
@@ -299,7 +299,7 @@ def _existing(run_dir: Path) -> Path:
 
 
 def _run_directory(run_dir: Path) -> Check:
-    """What a run does with its files, in a temporary directory."""
+    """Try the file operations of a run in a temporary directory."""
     name = "run directory"
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=_existing(run_dir)) as folder:

@@ -16,8 +16,8 @@ from typing import IO, Any, Literal
 SMALL = 1 << 24  # bytes of a JSON file at most, such as recipe.json
 LOG = 1 << 30  # bytes of metrics.jsonl at most: some thousand times that of the paper's longest run
 
-# What a run or a pre-training is made of: its files, with the bytes that each may have, and its folders, with the folders that each
-# may have. Whatever else stands in their place is refused.
+# The files of a run or a pre-training, with the bytes that each may have, and its folders, with the folders that each may have.
+# Anything else in their place is refused.
 FILES: Mapping[str, int | None] = {
     **dict.fromkeys(("recipe.json", "versions.json", "status.json", "lock", "probe.json", "pretrain.json"), SMALL),
     **{"metrics.jsonl": LOG, "encoder.safetensors": None, "video.mp4": None, "video.gif": None},
@@ -31,14 +31,14 @@ FLAGS = {
     "r+b": os.O_RDWR,
     "a+b": os.O_RDWR | os.O_CREAT | os.O_APPEND,
 }
-# Windows has none of these. There a path is looked at before it is opened, which is enough unless somebody changes it meanwhile.
+# Windows has none of these. There a path is checked before it is opened, which is enough unless it is changed in between.
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 CAREFUL = NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 HAS_HANDLES = os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd  # of directories
 
 
 class RunError(Exception):
-    """Something about a run directory that its user can put right; the message says how."""
+    """A problem with a run directory that the user can fix; the message says how."""
 
 
 def kind_of(mode: int) -> str:
@@ -77,11 +77,11 @@ def open_file(folder: Path, name: str, mode: Mode = "rb", *, most: int | None = 
 
     Raises OSError as `open` does, and RunError for what is not such a file.
     """
-    status_of(folder, name)  # an open may have an effect on a device: so look first
+    status_of(folder, name)  # opening a device may have an effect: so check first
     handle = _open(folder, _parts(folder, name), FLAGS[mode] | CAREFUL)
     try:
         found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):  # it was replaced meanwhile
+        if not stat.S_ISREG(found.st_mode):  # it was replaced in between
             raise _refused(folder / name, found.st_mode, "a file")
         if mode != "rb" and found.st_nlink > 1:
             raise RunError(
@@ -115,7 +115,7 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
 
 
 def require_plain(folder: Path) -> None:
-    """Refuse the directory of a run in which something else stands where a run has a file or a folder."""
+    """Refuse the directory of a run in which something else has the name of a run's file or folder."""
     for name, most in FILES.items():
         found = status_of(folder, name)
         if found is not None and most is not None and found.st_size > most:
@@ -129,7 +129,7 @@ def require_plain(folder: Path) -> None:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write the whole file or nothing. Bytes of a folder's name that are not text are escaped."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # others may write the same at the same time
-    aside.unlink(missing_ok=True)  # of a process that had our number, or a link that somebody left
+    aside.unlink(missing_ok=True)  # of a process that had our number, or a planted link
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         with os.fdopen(os.open(aside, new | CAREFUL, 0o666), "wb") as file:
@@ -149,7 +149,7 @@ def _parts(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def _open(folder: Path, parts: tuple[str, ...], flags: int) -> int:
-    """A handle of the file. No part of its path is a link, even if somebody replaces one meanwhile."""
+    """A handle of the file. No part of its path is a link, even if one is replaced in between."""
     if not HAS_HANDLES:
         return os.open(folder.joinpath(*parts), flags, 0o666)
     there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -174,6 +174,6 @@ def _too_large(path: Path, length: int, most: int) -> RunError:
 
 def _refused(path: Path, mode: int, expected: str) -> RunError:
     return RunError(
-        f"{path} is {kind_of(mode)}, and must be {expected}. maskrl does not open it, as the directory of a run may come from a "
+        f"{path} is {kind_of(mode)}, and must be {expected}. maskrl does not open it: the directory of a run may come from a "
         f"stranger. Remove it, or put {expected} there."
     )

@@ -27,7 +27,7 @@ def cores_allowed(root: Path = Path("/")) -> int:
 
 
 def physical_cores(root: Path = Path("/")) -> int:
-    """Those of the affinity's cores that are not two halves of one: such halves share the units that compute."""
+    """The physical cores of the affinity: two logical cores of one share its arithmetic units."""
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else set(range(os.cpu_count() or 1))
     cpus = root / "sys/devices/system/cpu"
     whole = set[str]()
@@ -106,7 +106,7 @@ def control_groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the one that started it ends, whatever it does then. The parent must not start it in a thread
+    """Have the system kill this process when the one that started it ends. The parent must not start it in a thread
     that ends before.
     """
     parent = os.getppid()

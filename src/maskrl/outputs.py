@@ -1,7 +1,7 @@
-"""Where commands may write what they make: a new file, or in the place of an earlier output of the same kind.
+"""Where commands may write: a new file, or an earlier output of the same kind.
 
-An output is known by its content. Whatever else is there is only replaced if that was asked for; what is no file, and a file of a
-run, never is.
+An output is recognised by its content. Other files are only replaced if the user asks for it; files of a run, and what is not a
+file, never are.
 """
 
 import os
@@ -11,7 +11,7 @@ from maskrl.files import FILES, FOLDERS, kind_of
 
 ENDS = 1 << 16  # bytes of a file's beginning and end in which its mark is looked for
 
-# What every output of a kind has in it.
+# The mark that every output of a kind contains.
 REPORT, MASKS = (f'<meta name="generator" content="maskrl {name}"'.encode() for name in ("report", "masks"))
 MARKDOWN, LATEX = b"<!-- a table of maskrl -->", b"% a table of maskrl"
 VIDEO = b"made by maskrl"

@@ -1,4 +1,4 @@
-"""Checks for classes of your own: does an objective, an agent, an environment or a logger keep its contract?
+"""Checks for classes of your own: whether an objective, an agent, an environment or a logger keeps its contract.
 
     from maskrl.testing import check_objective
 
@@ -177,7 +177,7 @@ def _check_gradients(objective: Objective[Any], material: Material) -> None:
     objective.update_momentum()
     moved = [name for name, tensor in objective.state_dict().items() if not torch.equal(tensor, before[name])]
     strays = [name for name in moved if ".copy." not in f".{name}."]
-    _require(not strays, f"update_momentum() moves {strays}, which are no momentum copies.")
+    _require(not strays, f"update_momentum() moves {strays}, which are not momentum copies.")
 
 
 def _check_groups(objective: Objective[Any]) -> None:
@@ -219,7 +219,7 @@ def _gradient(objective: Objective[Any], views: Any, micro_batch: int | None) ->
 
 
 def _check_state(config: ObjectiveConfig, host: Host, material: Material, size: int) -> None:
-    """A twin that is given the state takes the same next step."""
+    """A second one that loads the state takes the same next step."""
     step = AuxiliaryStep(config.build(host), AuxiliaryConfig(warmup_updates=2))
     step(material.clip, material.batch)
     twin_host = tiny_host(size=size)

@@ -1,8 +1,8 @@
-"""How torch's threads wait for each other, and how many a run gets. The standard library alone.
+"""How torch's threads wait for each other, and the number of threads of a run. The standard library alone.
 
-A thread of OpenMP that waits for the others spins for milliseconds before it sleeps, unless it is told not to. Where other programs
-want the core, it spins in the time of the thread that it waits for, and an update on two threads takes several times as long as on
-one. OpenMP is told by variables, which it reads once, when torch is loaded. So `import maskrl` imports this module first.
+A waiting thread of OpenMP spins for milliseconds before it sleeps, unless a variable says otherwise. If other programs need the
+core, it takes time from the very thread that it waits for, and an update on two threads takes several times as long as on one.
+OpenMP reads its variables once, when torch is loaded. So `import maskrl` imports this module first.
 """
 
 import os
@@ -12,16 +12,18 @@ from maskrl.machine import cores_allowed, physical_cores
 
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # with any of them a user has decided
 # The first is for GNU's OpenMP, which torch has on Linux, the second for LLVM's and Intel's. Most waits are shorter than
-# waking up: 5000 turns spare an idle machine most of that, and cost a busy one little. `maskrl bench load --spins 0,1000,20000`
+# waking up: 5000 turns save an idle machine most of that, and cost a busy one little. `maskrl bench load --spins 0,1000,20000`
 # measures it.
 PASSIVE = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "0"}
-# What they do if nobody tells them: spin for some milliseconds, or for 200.
+# Their defaults: spin for some milliseconds, or for 200.
 UNTOLD = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 MOST = 8  # threads of a run that names no number: the layers of an update are too small to feed more
 
 
 def _wait_passively() -> bool:
-    """Tell OpenMP, here and in child processes, unless the user has. Returns whether it is too late for this process."""
+    """Set OpenMP's variables, here and in child processes, unless the user has. Returns whether it is too late for this
+    process.
+    """
     if any(name in os.environ for name in NAMES):
         return False
     os.environ.update(PASSIVE)
@@ -34,7 +36,7 @@ SPINS = _wait_passively()  # torch was loaded before maskrl, and its threads spi
 def usual_threads() -> int:
     """Threads of a run that names no number: a core each, of those that this process may use, but at most `MOST`.
 
-    OMP_NUM_THREADS can ask for fewer. Threads that spin get in each other's way, so there is only one then.
+    OMP_NUM_THREADS can ask for fewer. If threads spin, there is only one: they would delay each other.
     """
     if SPINS:
         return 1
@@ -44,7 +46,7 @@ def usual_threads() -> int:
 
 
 def advice(threads: int) -> str | None:
-    """What a run with this many threads should tell its user about them, if anything."""
+    """A note for the user about the threads of a run, if one is needed."""
     if SPINS:
         remedy = "Import maskrl before torch, or set GOMP_SPINCOUNT=5000 before Python starts."
         if threads == 1:
@@ -58,7 +60,7 @@ def advice(threads: int) -> str | None:
         )
     if threads > (cores := cores_allowed()):
         return (
-            f"The run has {threads} threads, which is part of its results, but this process may use {cores} "
+            f"The run has {threads} threads, which its results depend on, but this process may use {cores} "
             f"{'core' if cores == 1 else 'cores'}, so it is slower than on the machine where it began."
         )
     return None

@@ -22,7 +22,7 @@ def number(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that a person would choose."""
+    """Bytes in a suitable unit."""
     amount = float(count)
     units = ["B", "kB", "MB", "GB", "TB"]
     while amount >= 999.5 and len(units) > 1:

@@ -73,4 +73,32 @@ def test_results_whose_recipes_cannot_be_read_have_scores_and_a_problem(runs: Pa
     (tmp_path / "results" / "about.json").write_text("{")
     scores = Scores.read(tmp_path / "results")
     assert len(scores.runs) == 8
-    assert "does not tell how these scores were made" in scores.problems[0]
+    assert "does not say how these scores were made" in scores.problems[0]
+
+
+def test_probes_are_published_with_the_linear_one_of_the_end(tmp_path: Path):
+    recipe = resolve("toy/reach", method="mlr")
+    probes = [
+        {
+            "kind": "probe",
+            "frames": frames,
+            "encoder_cosine": 0.81234567,
+            "decoder_cosine": None,
+            "rank": 20.5,
+            "dead": 0.0,
+        }
+        for frames in (1000, 3000)
+    ]
+    run = write_run(tmp_path / "runs" / "one", recipe, {0: 9.0, 3000: 30.0}, events=probes)
+    linear = {"r2": 0.77777, "r2_random_encoder": 0.5}
+    (run / "probe.json").write_text(json.dumps({"frames": 3000, "linear": linear}))
+    publish([run], tmp_path / "results")
+    assert (tmp_path / "results" / "probes.csv").read_text().splitlines() == [
+        "method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder",
+        "mlr,toy/reach,1,1000,0.8123,,20.5,0.0,,",
+        "mlr,toy/reach,1,3000,0.8123,,20.5,0.0,0.7778,0.5",
+    ]
+    (run / "probe.json").write_text(json.dumps({"frames": 1000, "linear": linear}))  # of an earlier time
+    publish([run], tmp_path / "results")
+    assert (tmp_path / "results" / "probes.csv").read_text().endswith("20.5,0.0,,\n")
+    assert Scores.read(tmp_path / "results").problems == ()

@@ -33,7 +33,7 @@ def write_run(
     status: str = "done",
     versions: Mapping[str, str] = VERSIONS,
 ) -> Path:
-    """A run directory as docs/concepts.md describes it: time in frames → score, each the mean of two episodes."""
+    """A run directory as docs/files.md describes it: time in frames → score, each the mean of two episodes."""
     path.mkdir(parents=True)
     (path / "recipe.json").write_text(as_json(recipe))
     (path / "versions.json").write_text(json.dumps(versions))
@@ -256,7 +256,7 @@ def test_episodes_in_a_csv_are_not_taken_for_seeds(tmp_path: Path) -> None:
     rows = "".join(f"mlr,t,1,100,{score}\n" for score in (5, 6, 7)) + "mlr,t,2,100,6\n"
     scores = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}"))
     assert scores.at().values("mlr", "other/t").tolist() == [6]
-    assert "has 3 scores at 100 frames. A run has one: episodes are no seeds." in scores.problems[0]
+    assert "has 3 scores at 100 frames. A run has one: episodes are not seeds." in scores.problems[0]
 
 
 # ── Numbers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -373,7 +373,7 @@ def test_a_version_that_is_not_told_is_no_difference_but_a_problem(tmp_path: Pat
     scores = Scores.read(tmp_path)
     assert scores.conflicts() == []
     assert scores.problems == (
-        f"mlr on dmcontrol/walker-walk, seed 2 ({tmp_path / 'b'}) does not tell its version of dm_control.",
+        f"mlr on dmcontrol/walker-walk, seed 2 ({tmp_path / 'b'}) does not record its version of dm_control.",
     )
 
 

@@ -134,7 +134,7 @@ def test_what_is_not_a_matrix_of_numbers_is_refused(wrong: list[object]) -> None
 
 
 def test_methods_on_different_numbers_of_tasks_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="2 tasks cannot be held against scores of 1"):
+    with pytest.raises(ValueError, match="2 tasks cannot be compared with scores of 1"):
         probability_of_improvement([[1.0, 2.0]], [[1.0]])
 
 

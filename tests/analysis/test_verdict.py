@@ -57,17 +57,15 @@ def test_four_runs_like_the_papers_are_consistent_where_four_can_tell() -> None:
     assert verdict.difference is not None
     assert verdict.difference.p == pytest.approx(theirs.pvalue)
     assert verdict.sentence == (
-        "dmcontrol/reacher-easy: mlr 847 (4 runs), paper, Table 1 (10 seeds) 866: a difference of -19, 95 % interval "
-        f"{verdict.difference.low:.0f} to {verdict.difference.high:.0f}, p = {verdict.difference.p:.2g}. They are consistent."
+        "dmcontrol/reacher-easy: mlr and paper, Table 1 (10 seeds) are consistent. 847 (4 runs) against 866; difference -19, "
+        f"95 % interval {verdict.difference.low:.0f} to {verdict.difference.high:.0f}, p = {verdict.difference.p:.2g}."
     )
 
 
 def test_four_runs_like_the_papers_are_too_few_where_it_takes_102() -> None:
     verdict = paper("dmcontrol/cartpole-swingup", [760, 800, 800, 840])
     assert (verdict.outcome, verdict.needed) == ("not enough seeds", 102)
-    assert verdict.sentence.endswith(
-        "Not enough seeds: to show the paper's own gain here takes about 102 of each method."
-    )
+    assert verdict.sentence.endswith("; about 102 seeds of each method would show the paper's own gain.")
     assert paper("dmcontrol/cheetah-run", spread_around(482, 38, 8)).outcome == "not enough seeds"
     assert paper("dmcontrol/cheetah-run", spread_around(482, 38, 9)).outcome == "consistent"
 
@@ -84,7 +82,8 @@ def test_a_difference_that_four_runs_show_is_one_however_many_were_needed() -> N
     assert verdict.outcome == "above"
     assert verdict.effect is not None
     assert verdict.effect == pytest.approx((905 - 806) / np.sqrt((25 + 48**2) / 2))
-    assert verdict.sentence.endswith("mlr is above.")
+    assert verdict.conclusion == "dmcontrol/cartpole-swingup: mlr is above paper, Table 1 (10 seeds)"
+    assert verdict.sentence.startswith(f"{verdict.conclusion}. 905 (4 runs) against 806; difference +99")
 
 
 @pytest.mark.parametrize("scores", [[100], [100, 100], [99, 100, 101]])
@@ -93,8 +92,9 @@ def test_fewer_than_four_runs_are_not_tested_however_far_they_are(scores: list[f
     assert (verdict.outcome, verdict.difference, verdict.effect) == ("not enough seeds", None, None)
     counted = f"{len(scores)} run{'s' if len(scores) > 1 else ''}"
     assert verdict.sentence == (
-        f"dmcontrol/reacher-easy: mlr 100 ({counted}), paper, Table 1 (10 seeds) 866: there is no test below 4 runs of each. "
-        "Not enough seeds: to show the paper's own gain here takes about 4 of each method."
+        "dmcontrol/reacher-easy: not enough seeds to compare mlr and paper, Table 1 (10 seeds). "
+        f"100 ({counted}) against 866; there is no test below 4 runs of each; about 4 seeds of each method would show the "
+        "paper's own gain."
     )
 
 
@@ -113,7 +113,8 @@ def test_a_mean_without_a_spread_is_not_tested_and_that_is_said() -> None:
     verdict = paper("atari/alien", [100.0] * 10, "der")
     assert untested(verdict)
     assert verdict.sentence == (
-        "atari/alien: der 100 (10 runs), paper, Table 5 (100 seeds) 802: the paper does not tell its spread. There is no verdict."
+        "atari/alien: der and paper, Table 5 (100 seeds) are not tested. 100 (10 runs) against 802; the paper does not print its "
+        "spread."
     )
 
 
@@ -128,8 +129,8 @@ def test_where_the_paper_has_three_seeds_more_of_ours_do_not_help() -> None:
     verdict = paper("atari/private_eye", [90.0] * 30)
     assert untested(verdict)
     assert verdict.sentence == (
-        "atari/private_eye: mlr 90 (30 runs), paper, Table 5 (3 seeds) 100: the paper has 3 seeds, and there is no test below 4. "
-        "There is no verdict."
+        "atari/private_eye: mlr and paper, Table 5 (3 seeds) are not tested. 90 (30 runs) against 100; the paper has 3 seeds, "
+        "and there is no test below 4."
     )
 
 
@@ -180,7 +181,7 @@ def test_another_protocol_is_not_held_against_the_paper_unless_asked_for() -> No
     refused = against_paper(scores, "mlr")
     assert refused.tasks == ()
     assert refused.problems == (
-        f"{task} is not compared, for its runs do not have the paper's protocol: env.drawing: full -> plain; "
+        f"{task} is not compared, because its runs do not have the paper's protocol: env.drawing: full -> plain; "
         "env.size: 100 -> 48; profile: paper -> lite.",
     )
     assert against_paper(scores, "mlr", mixed=True).tasks[0].outcome == "below"
@@ -219,7 +220,7 @@ def test_tasks_at_different_times_have_no_verdict_together() -> None:
     verdicts = against_paper(Scores(tuple(runs)), "mlr")
     assert (len(verdicts.tasks), verdicts.overall) == (2, ())
     assert (
-        "dmcontrol has no verdict over tasks, for they differ in protocol: dmcontrol: budget.frames"
+        "dmcontrol has no verdict over tasks, because they differ in protocol: dmcontrol: budget.frames"
         in verdicts.problems[0]
     )
     assert len(against_paper(Scores(tuple(runs)), "mlr", mixed=True).overall) == 1
@@ -230,9 +231,7 @@ def test_a_csv_is_taken_for_the_papers_protocol_and_that_is_said(tmp_path: Path)
     (tmp_path / "scores.csv").write_text(f"method,task,seed,frames,score\n{rows}")
     verdicts = against_paper(Scores.read(tmp_path / "scores.csv"), "mlr")
     assert verdicts.tasks[0].outcome == "consistent"
-    assert verdicts.problems == (
-        "dmcontrol/reacher-easy: a CSV does not tell its protocol; it is taken for the paper's.",
-    )
+    assert verdicts.problems == ("dmcontrol/reacher-easy: a CSV has no protocol; the paper's is assumed.",)
 
 
 # ── Method against method ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,7 +282,8 @@ def test_three_runs_of_either_method_are_not_tested() -> None:
             None,
             False,
         )
-        assert "there is no test below 4 runs of each. Not enough seeds to tell." in verdict.sentence
+        assert verdict.conclusion == "toy/reach: not enough seeds to compare mlr and baseline"
+        assert verdict.sentence.endswith("; there is no test below 4 runs of each.")
 
 
 def test_over_tasks_each_goes_by_the_spread_of_its_own_test() -> None:
@@ -350,7 +350,7 @@ def test_only_what_the_paper_measured_is_gauged_by_its_gain() -> None:
     for verdicts in ungauged:
         (verdict,) = verdicts.tasks
         assert (verdict.outcome, verdict.needed) == ("consistent", None)
-        assert verdict.sentence.endswith("No difference shows.")
+        assert verdict.conclusion.endswith(" shows")
 
 
 def test_over_tasks_every_one_must_be_the_papers_to_be_gauged() -> None:
@@ -367,7 +367,7 @@ def test_mixed_budgets_are_not_held_against_the_paper_nor_gauged_by_it() -> None
     scores = Scores((*short, *long))
     found = against_paper(scores, "mlr", mixed=True)
     assert found.tasks == ()
-    assert found.problems == (f"{task} is not compared, for its scores are of 100000 and 500000 frames.",)
+    assert found.problems == (f"{task} is not compared, because its scores are of 100000 and 500000 frames.",)
     assert versus(scores, "mlr", "baseline", mixed=True).tasks[0].needed is None
     assert len(against_paper(scores.where(lambda run: run.budget == 100_000), "mlr", mixed=True).tasks) == 1
 
@@ -377,7 +377,7 @@ def test_a_task_that_is_not_in_the_paper_has_no_number_of_seeds() -> None:
         Scores(tuple(both("toy/reach", [30.0, 31.0, 32.0, 33.0], [30.0, 31.5, 32.0, 32.5], at=3000))), "mlr", "baseline"
     ).tasks
     assert (verdict.outcome, verdict.needed) == ("consistent", None)
-    assert verdict.sentence.endswith("No difference shows.")
+    assert verdict.conclusion.endswith(" shows")
 
 
 def test_the_overall_verdict_of_two_methods_is_over_their_tasks() -> None:

@@ -242,3 +242,84 @@ def test_a_failed_run_is_in_the_list_of_gaps(open_page: OpenPage, runs_page: Pat
     gap = page.locator("#gaps li").filter(has_text="failed").first
     expect(gap).to_contain_text("mlr on dmcontrol/cheetah-run, seed 3")
     expect(gap).to_contain_text("at 50,000 of 100,000 frames")
+
+
+# ── Phones, headings and paper ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wide_table_on_a_phone_says_that_it_scrolls_until_its_end(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page, width=390, touch=True)
+    figure = page.locator("figure[id$=-scores]").first
+    frame, hint = figure.locator(".frame"), figure.locator(".hint")
+    expect(hint).to_be_visible()
+    expect(hint).to_have_text("Scroll sideways for more columns →")
+    assert "more" in (frame.get_attribute("class") or "")
+    figure.locator(".scroll").evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+    expect(frame).not_to_have_class(re.compile("more"))
+    name = figure.locator("tbody th").first.bounding_box()
+    assert name is not None
+    assert 0 <= name["x"] < 30  # the task stays in sight
+    assert name["width"] < 0.45 * 390
+
+
+def test_a_table_that_fits_has_no_hint(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page)
+    expect(page.locator("#table-versions .hint")).to_be_hidden()
+    assert "more" not in (page.locator("#table-versions .frame").get_attribute("class") or "")
+
+
+def test_no_heading_is_repeated(open_page: OpenPage, runs_page: Path) -> None:
+    """A caption neither repeats the heading above it nor the runs that the group's heading names; outlines have no gap."""
+    page = open_page(runs_page)
+    headings = page.locator("h2:not(.group), h3:not(.panel h3)")
+    for section in page.locator("main > section").all():
+        title = section.locator("h2, h3").first.inner_text()
+        shown = section.locator("figcaption span:not(.quiet-title)").all_inner_texts()
+        assert title not in shown
+        assert len(shown) == len({*shown})
+        assert not [caption for caption in shown if "·" in caption]
+    groups = page.locator("h2.group").all_inner_texts()
+    assert groups
+    assert len(groups) == len({*groups})
+    assert headings.first.inner_text() == "Summary"
+
+
+def test_the_summary_comes_first_and_leads_with_the_findings(open_page: OpenPage, runs_page: Path) -> None:
+    page = open_page(runs_page, width=390)
+    assert page.locator("main > section").first.get_attribute("id") == "summary"
+    assert re.match(r"(Of \d+ comparisons?, |Nothing is compared)", page.inner_text("#summary .short"))
+    for claim in page.locator("#summary .claims li:has(strong)").all():
+        assert claim.inner_text().startswith(claim.locator("strong").inner_text())
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_is_readable_on_paper(open_page: OpenPage, runs_page: Path, dark: bool) -> None:
+    page = open_page(runs_page, width=1280, dark=dark)
+    if dark:
+        page.click("#scheme")
+        page.click("#scheme")  # dark by choice, too
+    expect(page.locator("[data-chart] svg").first).to_be_visible()
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 688, "height": 1000})  # A4 between its margins
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    ink, text = page.evaluate(
+        "[document.body, document.querySelector('svg text')].map(e => getComputedStyle(e))"
+        ".map((style, index) => index ? style.fill : style.color)"
+    )
+    for colour in (ink, text):
+        assert max(map(int, re.findall(r"\d+", colour)[:3])) < 140  # dark on white
+    assert page.locator("main details:not(.copy):not([open])").count() == 0
+    for hidden in (".toc", ".save", ".copy", ".hint", ".scheme"):
+        assert page.locator(f"{hidden}:visible").count() == 0
+    wide = page.evaluate(
+        "[...document.querySelectorAll('main table, main svg')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+        ".map(e => e.closest('figure').id)"
+    )
+    assert wide == []
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('main svg')].map(e => [e, e.getBoundingClientRect().width / e.viewBox.baseVal.width])"
+        ".flatMap(([e, scale]) => [...e.querySelectorAll('text')].map(t => scale * parseFloat(getComputedStyle(t).fontSize)))"
+    )
+    assert min(sizes) > 8  # CSS pixels: 6 points
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.pdf(format="A4")[:5] == b"%PDF-"

@@ -293,5 +293,5 @@ def test_a_callable_runs_where_it_was_given_and_is_asked_for_elsewhere():
     with pytest.raises(EnvironmentRefusedError, match=r"__main__.make_env.*--env FILE.py:FUNCTION"):
         elsewhere.make(seed=1, training=True)
     assert Gym.named(own_env.make_env).is_portable
-    with pytest.raises(EnvironmentRefusedError, match="pass the function and not what it returns"):
+    with pytest.raises(EnvironmentRefusedError, match="pass the function, not its result"):
         Gym.named(own_env.Dot())  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from builders import Silent, require_drawing
+from killing import Reporting
 from maskrl import cli, recipes
 from maskrl.clock import Clock
 from maskrl.envs import DMControl, ToyControl
@@ -40,18 +41,6 @@ pytestmark = pytest.mark.faults
 # A server that has imported everything, and forks: children start at once and share no thread with this process.
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop"])
-
-
-class Reporting(Silent):
-    """Sends every decision down a pipe."""
-
-    def __init__(self, pipe: int) -> None:
-        super().__init__()
-        self.pipe = pipe
-
-    def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        if not points:
-            os.write(self.pipe, clock.decisions.to_bytes(4, "little"))
 
 
 def child(connection: Any, path: Path, recipe: Recipe, hang_at_sync: int | None) -> None:
@@ -666,7 +655,7 @@ def test_an_environment_that_does_not_come_back_loses_the_episode_and_not_the_ru
     run, _ = trained(tmp_path, tiny_recipe(), watcher)
     assert len(watcher.notes) == 1
     assert re.match(
-        r"The environment did not come back to where it was: the first observation of episode 3 is not what it was\. "
+        r"The environment was not restored: the first observation of episode 3 differs from before\. "
         r"Episode 3 is closed as truncated",
         watcher.notes[0],
     )

@@ -182,7 +182,7 @@ def test_a_checkpoint_from_a_stranger_runs_no_code(run: Run, tmp_path: Path):
     (directory / "x").rename(directory / f"000001-{checkpoint.digest_of(directory / 'x')}.safetensors")
     with pytest.raises(RunError, match="is damaged"):
         Run(tmp_path, run.recipe).restore()
-    with pytest.raises(TypeError, match="tensors and plain values alone"):
+    with pytest.raises(TypeError, match="only tensors and plain values"):
         Run(tmp_path, run.recipe).save({"bomb": Bomb()})
 
 

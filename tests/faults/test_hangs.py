@@ -157,7 +157,7 @@ def test_a_signal_is_heeded_while_a_worker_is_stopped(tmp_path: Path):
     out, _ = process.communicate(timeout=60)
     assert time.monotonic() - begun < LONG  # the promise is 5 seconds, on cores that are not busy
     assert process.returncode == 143
-    assert "Stopped without saving, as the environment did not answer." in out
+    assert "Stopped without saving, because the environment did not answer." in out
     assert not is_alive(worker)
 
 

@@ -87,4 +87,4 @@ def test_a_lost_record_of_versions_is_told_of(stopped: Path):
     (stopped / "versions.json").unlink()
     watcher = Silent()
     trained(stopped, tiny_recipe(), watcher)
-    assert watcher.notes == ["versions.json is lost, so nobody can tell whether versions or threads have changed."]
+    assert watcher.notes == ["versions.json is lost, so it is unknown whether versions or threads have changed."]

@@ -160,7 +160,7 @@ def test_a_row_says_what_it_overrides():
         (["clip-length/K=17"], "did you mean clip-length/K=16?"),
         (["xyz"], "ablation 'xyz' is not known. `maskrl recipes list ablations` has them all."),
         (["MLR-MoDec"], "did you mean variants/MLR-MoDec?"),
-        (["masking/MLR-S", "dmcontrol/cheeta-run"], "did you mean dmcontrol/cheetah-run?"),
+        (["masking/MLR-S", "dmcontrol/cheeta-run"], "did you mean dmcontrol/cheetah-run, "),
         (["masking/MLR-S", "atari/pong"], "ablations are on DMControl: there are none on atari/pong"),
         (["masking/MLR-S", "toy/reach"], "ablations are on DMControl: there are none on toy/reach"),
     ],

@@ -227,8 +227,8 @@ def test_mlr_comes_back_as_the_task_has_it():
     ("override", "message"),
     [
         ("objective.mask.rato=0.3", "objective.mask.rato is not a field; did you mean ratio?"),
-        ("objectiv.mask.ratio=0.3", "objectiv is not a field; did you mean objective?"),
-        ("objective.msk.ratio=0.3", "objective.msk is not a field; did you mean mask?"),
+        ("objectiv.mask.ratio=0.3", "objectiv is not a field; did you mean objective.mask.ratio?"),
+        ("objective.msk.ratio=0.3", "objective.msk is not a field; did you mean objective.mask.ratio?"),
         ("seed.x=3", "seed is 1, so there is no x in it."),
         ("seed=many", 'seed: expected a whole number, got "many".'),
         ("seed=1.5", "seed: expected a whole number, got 1.5."),

@@ -299,7 +299,7 @@ def test_the_command_of_a_recipe_keeps_what_the_page_does_not_choose(tmp_path: P
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["toy/rech"], "did you mean toy/reach?"),
+        (["toy/rech"], "did you mean toy/reach"),
         (["toy/reach", "--film", "agent"], "--film agent needs a run"),
         (["toy/reach", "objective.mask.ratio=2"], "must lie strictly between 0"),
         (["{tmp}"], "holds no run: there is no recipe.json"),

@@ -135,7 +135,7 @@ def test_the_profile_is_the_share_of_runs_above(tmp_path: Path) -> None:
 def test_what_differs_between_methods_is_told(tmp_path: Path) -> None:
     rows = texts(table(report([toy_runs(tmp_path)]), "what-was-run"))
     assert "objective: none -> mlr" in rows["mlr"]["what differs"]
-    assert rows["baseline"]["what differs"] == "the others are held against it"
+    assert rows["baseline"]["what differs"] == "the others are compared with it"
     assert rows["mlr"]["seeds"] == "1–4"
 
 
@@ -154,7 +154,7 @@ def test_p_values_of_several_tasks_are_corrected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "test"),
-    [(1, "of the paired t test, as both have the same seeds"), (2, "Welch’s")],
+    [(1, "of the paired t test, because both have the same seeds"), (2, "Welch’s")],
 )
 def test_a_table_says_which_test_it_has(tmp_path: Path, first: int, test: str) -> None:
     for seed, by in enumerate(UNEVEN, start=1):
@@ -176,15 +176,32 @@ def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, see
     )
     if seeds == 4:
         assert (cell.text, cell.note) == ("above", "")
-        assert claim.text.endswith("mlr is above.")
-        assert words == ("mlr is above baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
+        assert claim.text.startswith("toy/reach: mlr is above baseline. ")
+        assert words == ("mlr is above baseline on 1 of 1 task, below on 0, and without a clear difference on 0.",)
         assert sentences == []
     else:
         assert (cell.text, cell.mark) == ("not enough seeds", "unsure")
-        assert claim.text.endswith("there is no test below 4 runs of each. Not enough seeds to tell.")
-        assert words == ("mlr is above baseline on 0 of 1 task, below on 0, and cannot be told from it on 1.",)
+        assert claim.text.startswith("toy/reach: not enough seeds to compare mlr and baseline. ")
+        assert claim.text.endswith("there is no test below 4 runs of each.")
+        assert words == ("mlr is above baseline on 0 of 1 task, below on 0, and without a clear difference on 1.",)
         assert sentences == [claim.text]
         assert table(page, "-mlr-baseline").notes == ("Nothing is tested: there is no test below 4 runs of each.",)
+
+
+def test_the_summary_begins_with_a_sentence_that_counts_the_verdicts(tmp_path: Path) -> None:
+    page = report([toy_runs(tmp_path / "enough", 4)])
+    assert page.in_short == "Of 1 comparison, 1 is above. Every run is finished."
+    (claim,) = [line for group in page.headline for line in group.lines]
+    assert claim.text.startswith(f"{claim.lead}. ")
+    toy_runs(tmp_path / "few", 2)
+    write_run(tmp_path / "few" / "late", toy(5), {1500: 10}, status="running")
+    unsure = report([tmp_path / "few"])
+    assert (
+        unsure.in_short
+        == f"Of 1 comparison, 1 is without a verdict. 1 unfinished run and {len(unsure.problems)} problems: see Gaps."
+    )
+    alone = report([write_run(tmp_path / "alone", toy(1), {3000: 10}).parent / "alone"])
+    assert alone.in_short == "Nothing is compared yet. Every run is finished."
 
 
 # ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -275,11 +292,11 @@ def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
     file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
     page = report([file])
     told = section(page, "Where it does not help").words
-    assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and cannot be told from it on 0.",)
+    assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and without a clear difference on 0.",)
     assert [row[1].text for row in table(page, "-improvement").rows] == ["Baseline"]
     alone = tmp_path / "alone.csv"
     alone.write_text("\n".join(["method,task,seed,frames,score", *rows[4:]]))
-    assert section(report([alone]), "Where it does not help").words[0].startswith("There is the baseline alone")
+    assert section(report([alone]), "Where it does not help").words[0].startswith("There are only runs of the baseline")
 
 
 def test_what_differs_is_told_from_a_baseline_of_any_spelling(tmp_path: Path) -> None:
@@ -346,7 +363,7 @@ def test_tasks_where_the_objective_hurts_or_cannot_be_told_are_listed(tmp_path: 
             write_run(tmp_path / task / f"b{seed}", control(task, seed, "baseline"), {100_000: score})
             write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change + by})
     found = section(report([tmp_path]), "Where it does not help")
-    assert found.words == ("mlr is above baseline on 1 of 3 tasks, below on 1, and cannot be told from it on 1.",)
+    assert found.words == ("mlr is above baseline on 1 of 3 tasks, below on 1, and without a clear difference on 1.",)
     (block,) = [block for block in found.blocks if isinstance(block, Lines)]
     assert [(line.mark, line.text.split(":")[0]) for line in block.lines] == [
         ("below", "dmcontrol/cheetah-run"),
@@ -383,7 +400,7 @@ def test_runs_of_different_protocols_are_kept_apart(tmp_path: Path) -> None:
 def test_a_mixture_must_be_asked_for_and_shows_the_difference(tmp_path: Path) -> None:
     page = report([two_budgets(tmp_path)], mixed=True)
     assert texts(table(page, "-scores"))["reach"]["mlr"] == "23.0 ± 3.5 (4)"
-    (line,) = lines(page, "In what the mixed runs differ")
+    (line,) = lines(page, "Differences between the mixed runs")
     assert "budget.frames is" in line
 
 
@@ -771,7 +788,7 @@ def test_the_command_writes_the_page_and_the_tables(tmp_path: Path, capsys: pyte
     told = capsys.readouterr().out
     assert f"The page: {out}" in told
     assert "mlr and baseline on toy/reach: 9 runs, 2 methods, 1 task, 1 unfinished, 2 problems" in told
-    assert "mlr is above." in told
+    assert "mlr is above baseline. " in told
     assert "is at 1500 of 3000 frames" in told
     assert out.read_text().startswith("<!doctype html>")
     assert {file.suffix for file in (tmp_path / "tables").iterdir()} == {".md", ".tex", ".csv"}
@@ -781,12 +798,12 @@ def test_the_page_of_two_seeds_claims_nothing(tmp_path: Path, capsys: pytest.Cap
     toy_runs(tmp_path / "runs", seeds=2)
     assert typed(tmp_path / "runs", "--out", tmp_path / "page.html", "--tables", tmp_path / "tables") == 0
     told = capsys.readouterr().out
-    assert "Not enough seeds to tell." in told
+    assert "not enough seeds to compare mlr and baseline" in told
     files = [tmp_path / "page.html", *(tmp_path / "tables").iterdir()]
     for text in (told, *(file.read_text() for file in files)):
         assert "(1.000 to 1.000)" not in text
         assert ", p = " not in text
-        assert "is above." not in text
+        assert "is above baseline. " not in text
     assert not any("improvement" in file.name for file in files)
 
 

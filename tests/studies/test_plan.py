@@ -20,6 +20,8 @@ from maskrl.cli.plan import _show
 from maskrl.cost import timing
 from maskrl.cost.forecast import Takes
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
+from maskrl.recipes import measured
+from maskrl.recipes.measured import MeasuredScore
 from maskrl.recipes.published import published
 from maskrl.recipes.schema import Evaluation
 from maskrl.studies.backends import sizes_of
@@ -161,7 +163,7 @@ def test_a_plan_says_what_the_papers_differences_need():
     assert by_task["dmcontrol/reacher-easy"].power == pytest.approx(0.648, abs=0.001)
     assert comparison.overall.difference == pytest.approx(156)
     assert comparison.overall.needed == 4
-    assert comparison.at == "100,000 frames"
+    assert comparison.sources == ("the paper (10 seeds) at 100,000 frames",)
 
 
 def test_a_difference_that_the_paper_does_not_have_has_no_seeds_and_no_hours():
@@ -204,12 +206,34 @@ def test_the_lite_profile_stands_for_the_nearer_of_the_papers_times():
     assert papers_time(recipes.find("atari/pong", "lite")) == (100_000, "decisions")
 
 
+def test_a_plan_of_lite_runs_goes_by_our_own_runs_up_to_its_budget(monkeypatch: pytest.MonkeyPatch):
+    task = "dmcontrol/reacher-easy"
+    rows = [
+        MeasuredScore("a-study", task, "lite", frames, method, mean, 50.0, 5)
+        for frames, mean in ((60_000, 400.0), (100_000, 500.0), (200_000, 900.0))
+        for method, mean in (("mlr", mean), ("baseline", 300.0))
+    ]
+    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))
+    lines = [
+        replace(line, recipe=replace(line.recipe, profile="lite"))
+        for line in (made_up(task, method) for method in ("mlr", "baseline"))
+    ]
+    comparison = compare(lines)
+    assert comparison is not None
+    assert comparison.sources == ("our lite runs (a-study, 5 seeds) at 100,000 frames",)
+    assert comparison.tasks[0].difference == pytest.approx(200)
+    assert comparison.tasks[0].effect == pytest.approx(4)
+    paper = compare([made_up(task, method) for method in ("mlr", "baseline")])
+    assert paper is not None
+    assert paper.sources == ("the paper (10 seeds) at 100,000 frames",)
+
+
 @pytest.mark.parametrize(("task", "told"), [("dmcontrol/walker-walk", "10 seeds"), ("atari/pong", "3 seeds")])
 def test_a_plan_says_that_the_papers_scores_are_estimates_of_its_own_runs(task: str, told: str):
     lines = [made_up(task, method) for method in ("mlr", "baseline")]
     note = _assumptions(lines, 1, compare(lines))[-1]
     assert told in note
-    assert "With the lite profile, another budget or other settings they are a guess" in note
+    assert "With another profile, another budget or other settings they are a guess" in note
     assert not any("seeds" in other for other in _assumptions(lines, 1, None))
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from calling import called
 from maskrl.recipes.schema import digest
 from maskrl.studies.jobs import expand
 from maskrl.studies.registered import LARGEST, page_of, read
@@ -47,7 +48,7 @@ def test_a_study_is_the_runs_of_its_sweeps_each_once(study: str):
     "more", [{"seeds": 2}, {"methods": ["mlr"]}, {"tasks": ["reach"]}, {"grid": ["seed=1"]}, {"profile": "lite"}]
 )
 def test_a_study_takes_nothing_but_its_name(study: str, more):
-    with pytest.raises(ValueError, match="says itself what is run"):
+    with pytest.raises(ValueError, match="says what is run"):
         expand(study, **more)
 
 
@@ -56,7 +57,7 @@ def test_a_study_takes_nothing_but_its_name(study: str, more):
     [
         ("# No block", "has no block"),
         ("```sweep\n\n```", "has no block"),
-        ("```sweep\ntoy --out /\n```", "--out is no option of a study"),
+        ("```sweep\ntoy --out /\n```", "--out is not an option of a study"),
         ("```sweep\ntoy catch\n```", "'catch' comes after 'toy'"),
         ("```sweep\nseed=1\n```", "names no sweep"),
         ("```sweep\ntoy 'seed=1\n```", "cannot be read: No closing quotation"),
@@ -79,3 +80,9 @@ def test_a_study_that_is_not_there_is_named_and_other_names_are_not_studies(stud
     assert page_of("toy/reach") is None
     assert page_of("dmcontrol-100k") is None
     assert len(read(Path("studies/one.md"))) == 2
+
+
+def test_the_plan_of_a_study_prints_a_command_that_is_taken(study: str):
+    code, printed = called(["plan", study, "--quick"])
+    assert code == 0
+    assert printed.rstrip().endswith(f"  maskrl sweep {study}")  # with a --profile it would be refused

@@ -378,7 +378,7 @@ def test_an_address_where_nobody_answers_is_refused_in_seconds():
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         for address in (where, f"ray://{where}"):
             began = time.monotonic()
-            with pytest.raises(SweepError, match=f"Nobody answers at {where}"):
+            with pytest.raises(SweepError, match=f"Nothing answers at {where}"):
                 backends._require_reachable(address)
             assert time.monotonic() - began < 2 * backends.REACHABLE
     for address in ("somewhere", "ray://", ":6379", "host:port"):
@@ -412,7 +412,7 @@ def test_print_has_a_command_for_every_run_that_is_not_done(tmp_path: Path, caps
         (["toy", "--seeds", "0"], "at least one"),
         (["toy", "objective.mask.ration=0.1"], "did you mean ratio"),
         (["toy", "--out", "/dev/null/sweep"], "Cannot write to"),
-        (["toy", "--backend", "ray", "--address", "127.0.0.1:1"], "Nobody answers at 127.0.0.1:1"),
+        (["toy", "--backend", "ray", "--address", "127.0.0.1:1"], "Nothing answers at 127.0.0.1:1"),
         (["toy", "agent.batch_size=1000000"], "There is no room for it"),
         (["status", "nowhere"], "nowhere holds no sweep"),
     ],

@@ -1,1 +1,1 @@
-"""Who acts and learns."""
+"""Agents: they act, and learn from a replay."""

@@ -158,13 +158,13 @@ class Drawn(NamedTuple):
     weights: Tensor | None = None  # (B,), of the transitions in the loss
 
     def to(self, device: torch.device) -> "Drawn":
-        """There, without waiting for it if all of it is pinned."""
+        """The material on that device; pinned memory is copied without waiting."""
         clip = None if self.clip is None else self.clip.to(device)
         weights = None if self.weights is None else sent(self.weights, device)
         return Drawn(self.draw, self.batch.to(device), clip, weights)
 
     def pinned(self, device: torch.device) -> "Drawn":
-        """In memory from which it can be sent to the device without waiting."""
+        """The material in memory that can be copied to the device without waiting."""
         if device.type in HOSTS:
             return self
         clip = None if self.clip is None else self.clip.pinned(device)
@@ -172,7 +172,7 @@ class Drawn(NamedTuple):
         return Drawn(self.draw, self.batch.pinned(device), clip, weights)
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that a device needs of it, in a fixed order."""
+        """All tensors that a device needs, in a fixed order."""
         parts: list[Transitions | Clip] = [self.batch] if self.clip is None else [self.batch, self.clip]
         for part in parts:
             values = (getattr(part, field.name) for field in fields(part))
@@ -181,18 +181,18 @@ class Drawn(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What an update leaves behind, on the device."""
+    """The results of an update, on the device."""
 
     metrics: Metrics
     errors: Tensor | None = None  # (B,), of the transitions, for their priorities
 
     def kept(self) -> "Learned":
-        """With metrics that stay when the same memory is written again."""
+        """A copy of the metrics, which stays when the memory is written again."""
         return self._replace(metrics=dict(zip(self.metrics, _stacked(self.metrics).unbind(), strict=True)))
 
 
 class Agent:
-    """The base of what acts and learns. It draws from the replay what it needs; the loop knows neither losses nor objectives.
+    """The base of every agent. It draws what it needs from the replay; the loop knows neither losses nor objectives.
 
     A subclass writes `explore` and `update_objective`, and names in `modules` and `optimizers` all that is saved. It writes both
     halves of an update, `reading` for the host and `learn` for the device, which sends no value back; or an `update` of its own.
@@ -211,7 +211,7 @@ class Agent:
         self.watch, self.updates, self.guard = Stopwatch(), 0, Guard(device)
 
     def protect(self) -> None:
-        """Let the guard stop all that learns; a subclass calls it once its parts are there."""
+        """Connect the guard to all optimisers; a subclass calls this once its parts exist."""
         if self.auxiliary is not None:
             self.auxiliary.guard_by(self.guard)
         self.guard.protect(self.optimizers.values(), self.modules.values())
@@ -224,7 +224,7 @@ class Agent:
         self.guard.watch(f"The {what} is", value, ADVICE)
 
     def check(self) -> None:
-        """Raise an error if a value of an earlier update was not finite, which an accelerator may not have told yet."""
+        """Raise an error if a value of an earlier update was not finite; on an accelerator, wait for the values."""
         self.guard.check()
 
     def policy(self) -> "PolicyNetwork":
@@ -235,7 +235,7 @@ class Agent:
     def act(
         self, obs: NDArray[np.uint8], vectors: Vectors | None = None, *, explore: bool, clock: Clock
     ) -> NDArray[Any]:
-        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore` what `policy` says."""
+        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore`, those of `policy`."""
         if not explore:
             return self._policy.act(obs, vectors)
         beside = {} if vectors is None else {"vectors": self._policy.on_device(vectors)}
@@ -247,10 +247,10 @@ class Agent:
         raise NotImplementedError
 
     def renew_noise(self) -> None:
-        """Draw new noise for exploring, where that is an update's task and no updates are made."""
+        """Draw new noise for exploring while no updates are made: usually an update draws it."""
 
     def updates_due(self, clock: Clock) -> int:
-        """How many updates follow the decision that is made at this time."""
+        """How many updates follow the decision made at this time."""
         return self._config.updates_due(clock)
 
     def prepare(self, replay: Replay, updates: int) -> None:
@@ -276,7 +276,7 @@ class Agent:
         return learned.metrics
 
     def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
-        """Draw for the update of this number now; what is returned reads, perhaps in another thread."""
+        """Draw for the update of this number now; the function that is returned reads, perhaps in another thread."""
         raise NotImplementedError
 
     def learn(self, drawn: Drawn) -> Learned:
@@ -284,7 +284,7 @@ class Agent:
         raise NotImplementedError
 
     def due(self) -> tuple[bool, ...]:
-        """Which of the parts that run by turns the next update has."""
+        """Which of the parts that take turns run in the next update."""
         auxiliary = self.auxiliary
         return self.updates % self.every == 0, auxiliary is not None and auxiliary.moves_copies
 
@@ -311,7 +311,7 @@ class Agent:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it but torch's own generators."""
+        """Everything but torch's own generators."""
         self.check()
         return {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
@@ -402,7 +402,7 @@ class AgentConfig(Config):
 
 
 def require_splittable(objective: Objective[Any], micro_batch: int | None) -> None:
-    """Refuse to split by force what must not be split."""
+    """Refuse an explicit micro_batch for an objective that must not be split."""
     if micro_batch is not None and not objective.splits:
         raise ValueError(
             f"agent.micro_batch={micro_batch}, but the objective {objective.name} couples the clips of a batch, so a batch in "
@@ -411,7 +411,7 @@ def require_splittable(objective: Objective[Any], micro_batch: int | None) -> No
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
-    """Their values, by one copy: each by itself would wait for the device."""
+    """Their values, by one copy: copying each by itself would wait for the device every time."""
     return dict(zip(metrics, _stacked(metrics).tolist(), strict=True)) if metrics else {}
 
 

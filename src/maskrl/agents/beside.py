@@ -1,4 +1,4 @@
-"""What agents share whose objective has an optimiser of its own, beside theirs."""
+"""Shared by agents whose objective has an optimiser of its own, beside the agent's."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ CPU_MICRO_BATCH = 128
 
 
 class BesideConfig(AgentConfig):
-    """What configs of such agents share. The annotations are of fields that a subclass has."""
+    """Shared by the configs of such agents. A subclass has the annotated fields."""
 
     discount: float
     auxiliary: AuxiliaryConfig
@@ -37,8 +37,8 @@ class BesideConfig(AgentConfig):
     def micro_batch_on(self, device: torch.device) -> int | None:
         """How many observations are computed at once; None: all. The maps of a piece should fit into a CPU's cache.
 
-        This is a rule, although a measurement would choose better by a few percent: sums round by how they are cut, and the same
-        seed must give the same run.
+        The size follows a rule and no measurement, although that would gain a few percent: rounding depends on the pieces, and
+        the same seed must give the same run.
         """
         return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
 
@@ -105,7 +105,7 @@ class LearnsBeside(Agent):
         return read
 
     def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
-        """Draw clips for the objective, if it needs some; what is returned reads."""
+        """Draw clips for the objective, if it needs some; the function that is returned reads them."""
         steps = self.needs.clip_length
         if not steps:
             return None

@@ -44,7 +44,7 @@ class Captured:
 
 
 def on_cuda(agent: "Agent", learn: Learn) -> Learn:
-    """Record it. Nothing is computed by that."""
+    """Record it, which computes nothing."""
     graph, guard = torch.cuda.CUDAGraph(), agent.guard
     for generator in vars(agent.generators).values():
         graph.register_generator_state(generator)
@@ -54,7 +54,7 @@ def on_cuda(agent: "Agent", learn: Learn) -> Learn:
     with torch.cuda.graph(graph):
         learned = learn()
     for group in groups:
-        group["capturable"] = False  # else Adam would warn in updates that are not recorded
+        group["capturable"] = False  # otherwise Adam would warn in updates that are not recorded
     watched = guard.watched
 
     def replay() -> "Learned":

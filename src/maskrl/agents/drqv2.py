@@ -206,8 +206,7 @@ class DrQv2Config(BesideConfig):
         super().__post_init__()
         self.require_positive("hidden", "updates_per_decision", "batch_size", "n_step", "learning_rate", "noise_clip")
         self.require_positive("noise_decisions", "micro_batch")
-        self.require_at_least(0, "noise")
-        self.require_at_least(0, "final_noise")
+        self.require_at_least(0, "noise", "final_noise")
         if not 0 < self.discount <= 1:
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 

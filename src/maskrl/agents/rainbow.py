@@ -277,7 +277,7 @@ class Rainbow(Agent):
                 stratified=config.stratified,
             )  # fmt: skip
         except PrioritiesError:
-            self.check()  # it knows the cause
+            self.check()  # its error names the cause
             raise
 
         def read() -> Drawn:

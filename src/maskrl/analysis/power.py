@@ -1,4 +1,4 @@
-"""How often a test will find a difference that is there, and how many runs that takes."""
+"""How often a test finds a true difference, and how many runs that takes."""
 
 import math
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ DRAWS = 10_000  # of them: a standard error of 0.004 where it matters
 def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int]) -> float:
     """The chance that the paired test of the means over tasks finds x above y, if both are as told, with these seeds of each task.
 
-    Runs of the same seed are taken to be independent: how alike they are is not known before. A finding in the wrong direction
-    does not count. The statistic is noncentral t: exactly so on one task, and with Satterthwaite's degrees of freedom over
-    several with ten runs or more. With fewer, that promises too much (94 instead of 92 of 100 for the mean of the paper's six
-    tasks with 4), as the degrees of freedom are estimated, too: then tests are simulated, always with the same draws.
+    Runs of the same seed are taken to be independent: how alike they are is not known in advance. A finding in the wrong
+    direction does not count. The statistic is noncentral t: exactly so on one task, and with Satterthwaite's degrees of freedom
+    over several with ten runs or more. With fewer, that promises too much (94 instead of 92 of 100 for the mean of the paper's
+    six tasks with 4), as the degrees of freedom are estimated, too: then tests are simulated, always with the same draws.
     """
     of_tasks = [((a.std**2 + b.std**2) / n, n - 1) for a, b, n in zip(x, y, seeds, strict=True)]
     parts = [(part, left) for part, left in of_tasks if part > 0]

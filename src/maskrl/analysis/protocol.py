@@ -1,4 +1,4 @@
-"""What must agree for two scores to be comparable, and what the method of a recipe is called."""
+"""The values that must agree for two scores to be comparable, and the name of a recipe's method."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leav
 # What may change a score without being a choice of the method, besides the values of the environment.
 PROTOCOL = ("profile", "budget.frames", "budget.decisions", "evaluation.episodes")
 
-# What does not make another method of a recipe: when and where it is run, and what is the protocol's.
+# Values that do not make another method: when and where it is run, and those of the protocol.
 NOT_METHOD = (
     *("seed", "device", "threads", "checkpoint_every", "overlap", "compile"),
     *("agent.micro_batch", "replay.storage", "replay.on_device"),
@@ -24,7 +24,7 @@ Protocol = Mapping[str, Any]  # dotted path of a recipe, or the name of a simula
 
 
 def unit_of(recipe: Recipe) -> Unit:
-    """What its budget counts."""
+    """The unit of its budget."""
     return "decisions" if recipe.budget.frames is None else "frames"
 
 
@@ -34,9 +34,10 @@ def task_of(recipe: Recipe) -> str:
 
 
 def protocol_of(recipe: Recipe, versions: Mapping[str, Any] | None = None) -> Protocol:
-    """What must agree for two scores to be comparable, as far as it is told: a version that is not known is not in it.
+    """The values that must agree for two scores to be comparable. A version that is not known is left out.
 
-    What a published system sets of the environment, such as the size of a frame, is its own choice: there the suite's value stands.
+    Values of the environment that a published system sets, such as the size of a frame, belong to the system: the suite's value
+    stands for them.
     """
     told = {path: value for path, value in leaves(recipe).items() if path != "env.timeout"}  # which changes no score
     from_recipe = {path: value for path, value in told.items() if path.startswith("env.") or path in PROTOCOL}

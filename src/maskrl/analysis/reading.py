@@ -1,6 +1,6 @@
 """The scores of one run, and where they are read from: run directories and CSV files.
 
-Reading does not stop at what is wrong: a reader returns the runs that it could read, and a sentence for every problem.
+Reading goes on after a problem: a reader returns the runs that it could read, and a sentence for every problem.
 """
 
 import csv
@@ -37,7 +37,7 @@ LARGEST = 1e100  # of a score: squares of a larger one soon overflow
 
 @dataclass(frozen=True)
 class RunScores:
-    """One run: the unit of replication. What its episodes earned is in the mean of each evaluation and nowhere else."""
+    """One run, the unit of replication. The returns of its episodes count only through the mean of each evaluation."""
 
     method: str
     task: str  # with its suite: "dmcontrol/walker-walk"
@@ -126,7 +126,7 @@ def _read_run(folder: Path) -> tuple[RunScores, list[str]]:
 def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Iterator[str]:
     named = named_recipe(run.task, "lite")
     if unknown := [name for name in (named.env.packages if named else ()) if name not in run.protocol]:
-        yield f"{run.name} ({run.source}) does not tell its version of {', '.join(unknown)}."
+        yield f"{run.name} ({run.source}) does not record its version of {', '.join(unknown)}."
     for at in not_finite:
         yield f"{run.name} ({run.source}): the score at {at} {run.unit} is not a finite number. Left out."
     if not run.curve:
@@ -149,7 +149,7 @@ def read_results(folder: Path) -> Found:
         versions = about["versions"]
         protocols = {key: protocol_of(recipe, versions) for key, recipe in recipes.items()}
     except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        return runs, [*problems, f"{folder / ABOUT} does not tell how these scores were made ({error})."]
+        return runs, [*problems, f"{folder / ABOUT} does not say how these scores were made ({error})."]
     return [replace(run, protocol=protocols.get((run.method, run.task), run.protocol)) for run in runs], problems
 
 
@@ -159,12 +159,12 @@ _Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, s
 
 
 def read_csv(path: Path) -> Found:
-    """The runs of a file with a row for every evaluation. A link that somebody names is meant."""
+    """The runs of a file with a row for every evaluation. A link that is named by the user is followed."""
     return _read_csv(path, path.resolve())
 
 
 def _read_csv(path: Path, there: Path) -> Found:
-    """`there`: where the file is. It is no link, pipe or device."""
+    """`there`: where the file is. It is not a link, pipe or device."""
     try:
         text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
@@ -194,7 +194,7 @@ def _read_csv(path: Path, there: Path) -> Found:
 
 
 def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -> Found:
-    """A run has one score at a time. Its budget is the latest time of its task: a seed that ends before has not got there."""
+    """A run has one score at a time. Its budget is the latest time of its task: a seed that ends earlier has not reached it."""
     runs, problems, last = list[RunScores](), list[str](), defaultdict[tuple[str, Unit], int](int)
     for (_, task, _, unit), curve in curves.items():
         last[task, unit] = max(last[task, unit], *curve)
@@ -203,7 +203,7 @@ def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -
         if twice is not None:
             problems.append(
                 f"{path}: {method} on {task}, seed {seed} has {len(curve[twice])} scores at {twice} {unit}. A run has one: "
-                "episodes are no seeds. This run is left out."
+                "episodes are not seeds. This run is left out."
             )
             continue
         points = tuple(sorted((at, scores[0]) for at, scores in curve.items()))

@@ -1,4 +1,4 @@
-"""The scores of many runs: chosen, normalised, and told apart by what must agree for them to be comparable."""
+"""The scores of many runs: select, normalise, and group them by protocol."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -15,12 +15,12 @@ from maskrl.recipes.schema import as_override
 
 
 class ScoresError(Exception):
-    """Scores that do not allow what was asked of them; the message says why."""
+    """Scores that cannot be used as asked; the message says why."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Runs with their scores, and what was wrong with those that are not among them."""
+    """Runs with their scores, and the problems of runs that were left out."""
 
     runs: tuple[RunScores, ...]
     problems: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class Scores:
         ]
 
     def groups(self) -> list["Scores"]:
-        """The runs that may be put together, apart from those with which they may not: each group has one protocol.
+        """The runs in groups that may be averaged: each group has one protocol.
 
         A run joins the first group that it does not contradict; what it does not tell contradicts nothing. Values of the
         environment are compared by how they depart from the recipe of the task, so that a group has all of its tasks.
@@ -148,7 +148,7 @@ class Scores:
         return [replace(self, runs=tuple(members)) for _, members in groups]
 
     def require_one_protocol(self) -> None:
-        """Refuse runs that cannot be compared, and show in what they differ."""
+        """Refuse runs that cannot be compared, and show their differences."""
         if conflicts := self.conflicts():
             listed = "\n".join(f"  {line}" for line in conflicts)
             raise ScoresError(
@@ -171,7 +171,7 @@ def _told(run: RunScores) -> dict[tuple[str, str], str]:
 
 
 def _without_repeats(runs: Iterable[RunScores]) -> tuple[list[RunScores], list[str]]:
-    """One run of every seed, method, task and protocol: another is the same experiment again, and no further evidence."""
+    """One run of every seed, method, task and protocol: a second one is the same experiment again and adds no evidence."""
     kept: dict[tuple[str, str, int], list[RunScores]] = defaultdict(list)
     problems = []
     for run in runs:

@@ -1,7 +1,7 @@
 """From scores to claims, in numpy alone.
 
-A matrix of scores is (runs, tasks); in front there may be further axes, which stay. A run is what is repeated with another
-seed: it is the unit of replication. The episodes of an evaluation are not: their mean is one score of one run.
+A matrix of scores is (runs, tasks); in front there may be further axes, which stay. A run is repeated with another seed: it is
+the unit of replication. The episodes of an evaluation are not: their mean is one score of one run.
 
 The aggregates are those of Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice (NeurIPS
 2021), whose library, rliable, is the oracle of the tests.
@@ -20,7 +20,7 @@ Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
 CONFIDENCE = 0.95
-POWER = 0.8  # the chance to find a difference that is called enough
+POWER = 0.8  # the chance of finding a difference that counts as enough
 # Runs of each method from which on there are intervals, tests and probabilities. Two runs that beat two others have a
 # probability of improvement of 1, and every resample of them says so, too: a certainty that two runs do not give.
 ENOUGH = 4
@@ -42,7 +42,7 @@ def median(scores: Array) -> Array:
 def interquartile_mean(scores: Array) -> Array:
     """Of all runs of all tasks together, without the lower and the upper quarter (rounded down).
 
-    To take each task's mean first is a mistake that is easily made: it is the interquartile mean of fewer, milder numbers.
+    Taking each task's mean first is a common mistake: that gives the interquartile mean of fewer, less extreme numbers.
     """
     everything = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
     quarter = everything.shape[-1] // 4
@@ -50,7 +50,7 @@ def interquartile_mean(scores: Array) -> Array:
 
 
 def optimality_gap(scores: Array) -> Array:
-    """How far runs stay below 1, on average. What is above it does not make up for what is below."""
+    """How far runs stay below 1, on average. Scores above 1 do not compensate for those below."""
     return np.asarray(np.maximum(1 - scores, 0).mean(axis=(-2, -1)))
 
 
@@ -138,13 +138,13 @@ def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPL
 def _wins(x: Array, y: Array) -> Iterator[Array]:
     """For every task (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
     if x.shape[1] != y.shape[1]:
-        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be held against scores of {y.shape[1]}.")
+        raise ValueError(f"Scores of {x.shape[1]} tasks cannot be compared with scores of {y.shape[1]}.")
     for of_x, of_y in zip(x.T, y.T, strict=True):
         yield (1 + np.sign(of_x[:, None] - of_y)) / 2
 
 
 def _times_drawn(runs: int, resamples: int, chance: np.random.Generator) -> Array:
-    """How often each run is in a resample: (resamples, runs). All that a mean over runs needs to know of it."""
+    """How often each run is in a resample: (resamples, runs). A mean over runs needs no more than that."""
     places = chance.integers(runs, size=(resamples, runs)) + runs * np.arange(resamples)[:, None]
     times = np.bincount(places.ravel(), minlength=runs * resamples)
     return np.asarray(times.reshape(resamples, runs), dtype=np.float64)
@@ -179,7 +179,7 @@ def _matrix(scores: ArrayLike) -> Array:
 
 
 class Summary(NamedTuple):
-    """What a table prints of some runs."""
+    """The summary that a table prints of some runs."""
 
     mean: float
     std: float  # with n - 1
@@ -216,7 +216,7 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     differences between runs of the same seed, against `ZERO`, it is the paired t test.
     """
     if len(x) != len(y):
-        raise ValueError(f"{len(x)} tasks cannot be held against {len(y)}.")
+        raise ValueError(f"{len(x)} tasks cannot be compared with {len(y)}.")
     value = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)]) / len(x)
     parts = [(s.std**2 / s.runs, s.runs - 1) for s in (*x, *y) if s.std != 0]
     if any(math.isnan(part) for part, _ in parts):
@@ -258,7 +258,7 @@ def seeds_needed(effect: float) -> int | None:
     """Runs of each method with which a test finds the effect with a chance of `POWER`; None if there is no effect.
 
     By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below `ENOUGH`. The t tests
-    with few runs ask for up to three more (`maskrl.analysis.power`): read it as the least that is worth trying.
+    with few runs ask for up to three more (`maskrl.analysis.power`): read it as a lower bound.
     """
     if effect == 0 or math.isnan(effect):
         return None
@@ -275,7 +275,7 @@ def t_two_sided(t: float, freedom: float) -> float:
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """The t that `t_two_sided` gives that p: by halving, until doubles have no room between."""
+    """The t that `t_two_sided` gives that p: by bisection, to the precision of doubles."""
     low, high = 0.0, 1.0
     while t_two_sided(high, freedom) > p:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""What runs say about the paper, and one method about another: numbers, and a sentence that says no more than they do."""
+"""Compare runs with the paper, and one method with another: numbers, and a sentence that claims no more than they show."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from maskrl.analysis.statistics import (
 )
 from maskrl.recipes.published import PublishedScore, published
 
-# "not tested": the paper's number allows no test, however many runs are held against it.
+# "not tested": the paper's number allows no test, with any number of runs.
 Outcome = Literal["consistent", "above", "below", "not enough seeds", "not tested"]
 
 # The paper's own methods. How much the first gains over the second says how many seeds are enough.
@@ -55,22 +55,32 @@ class Verdict:
             return f"{value:{sign}.{digits}f}"
 
         counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
-        start = f"{self.task}: {self.ours} {shown(self.mean)} ({counted}), {self.theirs} {shown(self.reference)}"
-        middle = self.untested
+        scores = f"{shown(self.mean)} ({counted}) against {shown(self.reference)}"
+        ending = self.untested
         if self.difference is not None:
             value, low, high, p = self.difference
-            middle = f"a difference of {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
-        return f"{start}: {middle}. {self._ending()}"
+            ending = f"difference {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
+        if self.outcome == "not enough seeds" and self.needed is not None:
+            ending += f"; about {self.needed} seeds of each method would show the paper's own gain"
+        return f"{self.conclusion}. {scores}; {ending}."
 
-    def _ending(self) -> str:
-        if self.outcome == "consistent":  # without a yardstick nothing says how many seeds would be enough
-            return "No difference shows." if self.needed is None else "They are consistent."
-        if self.outcome == "not enough seeds":
-            how_many = f": to show the paper's own gain here takes about {self.needed} of each method."
-            return f"Not enough seeds{' to tell.' if self.needed is None else how_many}"
-        if self.outcome == "not tested":
-            return "There is no verdict."
-        return f"{self.ours} is {self.outcome}."
+    @property
+    def conclusion(self) -> str:
+        """The beginning of the sentence: the finding without its numbers."""
+        pair = f"{self.ours} and {self.theirs}"
+        return (
+            f"{self.task}: "
+            + {
+                "above": f"{self.ours} is above {self.theirs}",
+                "below": f"{self.ours} is below {self.theirs}",
+                # Without the paper's gain nothing says how many seeds would be enough.
+                "consistent": f"no difference between {pair} shows"
+                if self.needed is None
+                else f"{pair} are consistent",
+                "not enough seeds": f"not enough seeds to compare {pair}",
+                "not tested": f"{pair} are not tested",
+            }[self.outcome]
+        )
 
 
 def digits_for(size: float) -> int:
@@ -103,15 +113,17 @@ def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: 
     for suite in scores.suites:
         compared = [side.task for side in sides if _suite(side.task) == suite]
         if not mixed and (conflicts := _part(scores, compared).conflicts()):
-            problems.append(f"{suite} has no verdict over tasks, for they differ in protocol: {'; '.join(conflicts)}.")
+            problems.append(
+                f"{suite} has no verdict over tasks, because they differ in protocol: {'; '.join(conflicts)}."
+            )
             without.append(suite)
     return _judge(method, "the paper", sides, problems, without=without)
 
 
 def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
-    """Runs of one method on one task and the paper's cell for them, or why there is none; and what else is to be told."""
+    """Runs of one method on one task and the paper's cell for them, or why there is none; and a problem to report, if any."""
     run, times = scores.runs[0], _times(scores)
-    refused = f"{run.task} is not compared, for its"
+    refused = f"{run.task} is not compared, because its"
     if not mixed and (conflicts := scores.conflicts()):
         return None, f"{refused} runs do not have the same protocol: {'; '.join(conflicts)}."
     if len(times) > 1:
@@ -123,7 +135,7 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
     if strange and not mixed:
         return None, f"{refused} runs do not have the paper's protocol: {'; '.join(strange)}."
     unknown = any("profile" not in one.protocol for one in scores.runs)
-    told = f"{run.task}: a CSV does not tell its protocol; it is taken for the paper's." if unknown else ""
+    told = f"{run.task}: a CSV has no protocol; the paper's is assumed." if unknown else ""
     ours = Summary.of(scores.values(run.method, run.task))
     theirs = _usable(cell) or Summary(cell.mean, math.nan, cell.seeds or 0)
     label = f"{cell.source} ({cell.seeds} seeds)" if cell.seeds else cell.source
@@ -136,7 +148,7 @@ def _untestable(cell: PublishedScore) -> str:
     if cell.misprint:
         return f"the paper's spread is misprinted ({cell.misprint})"
     if cell.std is None or cell.seeds is None:
-        return f"the paper does not tell its {'spread' if cell.std is None else 'number of seeds'}"
+        return f"the paper does not print its {'spread' if cell.std is None else 'number of seeds'}"
     return f"the paper has {cell.seeds} seeds, and there is no test below {ENOUGH}" if cell.seeds < ENOUGH else ""
 
 
@@ -168,7 +180,9 @@ def versus(
 
 
 def _pairs(differences: Array) -> Summary | None:
-    """Of runs of the same seed. None if they are all the same: a few whole scores easily are, and would seem a certainty."""
+    """The differences of runs of the same seed. None if they are all equal: that easily happens with a few whole scores, and a
+    test would be certain.
+    """
     return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
 
@@ -186,7 +200,7 @@ def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
 
 @dataclass(frozen=True)
 class _Side:
-    """A task: our runs, and what they are held against."""
+    """A task: our runs, and what they are compared with."""
 
     task: str
     at: int
@@ -245,7 +259,7 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
 
 
 def _outcome(runs: int, difference: Difference, needed: int | None) -> Outcome:
-    """A difference that the test finds is one. That it finds none says something only if it could have found the paper's."""
+    """A difference that the test finds counts. Finding none counts only if the test could have found the paper's."""
     if difference.p < 1 - CONFIDENCE:
         return "above" if difference.value > 0 else "below"
     return "not enough seeds" if needed is not None and runs < needed else "consistent"
@@ -270,7 +284,7 @@ def _part(scores: Scores, tasks: Sequence[str]) -> Scores:
 
 
 def _usable(cell: PublishedScore | None) -> Summary | None:
-    """What a test needs, if the paper tells it and did not misprint it."""
+    """The values that a test needs, if the paper prints them correctly."""
     if cell is None or cell.std is None or cell.seeds is None or cell.misprint:
         return None
     return Summary(cell.mean, cell.std, cell.seeds)

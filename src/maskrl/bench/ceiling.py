@@ -1,4 +1,4 @@
-"""How fast an update could be here: the best that the machine does on the agent's own layers."""
+"""The speed limit of an update here: the best speed of the machine on the agent's own layers."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

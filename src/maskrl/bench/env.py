@@ -16,13 +16,13 @@ from maskrl.clock import Stopwatch
 from maskrl.envs.base import EnvConfig, Frame, episode_seed
 from maskrl.recipes.schema import Recipe
 
-LEAST = 5  # decisions, however slow an environment is
+LEAST = 5  # minimum decisions, for slow environments, too
 COMPARED = (5, 10)  # episodes, and decisions of each, whose pictures are compared
 SEEN = 2  # of 255: a smaller difference is not counted as a changed pixel
 
 
 def bench_env(recipes: Sequence[Recipe], *, sizes: Sequence[int], seconds: float = 1.0, tell: Tell = print) -> Result:
-    """Play the environment of every recipe at random. MUJOCO_GL chooses what draws DMControl."""
+    """Play the environment of every recipe at random. MUJOCO_GL chooses the renderer of DMControl."""
     logging.getLogger("absl").setLevel(logging.ERROR)  # the suite's own models make MuJoCo warn, each time
     rows, failures = list[Row](), dict[str, str]()
     for recipe in recipes:
@@ -71,7 +71,7 @@ def play(config: EnvConfig, seconds: float) -> Row:
 
 
 def difference(config: EnvConfig, first: EnvConfig) -> Row:
-    """How far the pictures of two variants are apart, at the same places of the same episodes."""
+    """The difference between the pictures of two variants, at the same places of the same episodes."""
     if config == first:
         return {}
     apart = np.abs(pictures(config) - pictures(first))

@@ -1,4 +1,4 @@
-"""What other programs on the same cores cost an update, by how torch's threads wait: `maskrl bench load`."""
+"""The cost of other programs on the same cores for an update, by how torch's threads wait: `maskrl bench load`."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import configure_process
 from maskrl.threads import NAMES, PASSIVE, UNTOLD, usual_threads
 
-# A program that wants a core. It ends with its standard input, however this process ends.
+# A program that keeps a core busy. It ends when its standard input closes, also if this process is killed.
 BUSY = "import os, threading\nthreading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()\nwhile True: pass"
 SETTLE = 0.5  # seconds until such programs are under way
 
@@ -29,7 +29,7 @@ class Variant(NamedTuple):
     """A way to make the same updates."""
 
     threads: int
-    waiting: str  # passive: as maskrl has it; untold: as OpenMP does it if nobody tells it; or a number of turns
+    waiting: str  # passive: maskrl's setting; untold: OpenMP's default; or a number of turns
 
     @property
     def settings(self) -> dict[str, str]:
@@ -93,7 +93,8 @@ def _result(recipe: Recipe, samples: Samples, cores: int, variants: list[Variant
     }
     both = passive.threads
     notes = [
-        f"busy speed: of {both} passive threads by the better of 1 and {both}. idle speed: by {both} threads that are not told.",
+        f"busy speed: of {both} passive threads by the better of 1 and {both}. idle speed: by {both} threads with "
+        "OpenMP's default.",
         "Medians (least – most). Ratios are of the same round.",
     ]
     return Result(values, notes)
@@ -127,7 +128,7 @@ def _learner(recipe: Recipe) -> Learner:
 
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """As many processes that want a core, of the same priority as ours."""
+    """Run `count` processes that keep a core busy, with the same priority as ours."""
     command, silent = [sys.executable, "-c", BUSY], subprocess.DEVNULL
     with ExitStack() as stack:
         for _ in range(count):

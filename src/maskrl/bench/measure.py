@@ -1,6 +1,6 @@
-"""How everything is measured here: in turns, round by round, as a median with its spread.
+"""How benchmarks measure: in turns, round by round, as a median with its spread.
 
-A shared machine is slow for a second and fast the next. Ratios within a round do not see it.
+A shared machine is slow in one second and fast in the next. Ratios within a round are not affected.
 """
 
 import statistics
@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 K = TypeVar("K")
-Tell = Callable[[str], None]  # shows progress to whoever waits
+Tell = Callable[[str], None]  # shows progress
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def in_turns(samplers: Mapping[K, Callable[[], float]], rounds: int, tell: Tell)
 
 @contextmanager
 def fresh_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """New processes that inherit nothing: the thread count and the way to keep memory are a whole process's."""
+    """New processes that inherit nothing: the thread count and the handling of freed memory apply to a whole process."""
     try:
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
             yield pool

@@ -1,4 +1,4 @@
-"""Replays full of noise, which cost what real frames cost, and an agent that learns from one."""
+"""Replays full of noise, which cost as much as real frames, and an agent that learns from one."""
 
 from typing import Any
 

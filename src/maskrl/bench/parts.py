@@ -1,4 +1,4 @@
-"""Where the time of an update, an environment or a run goes: functions timed from outside, without their help."""
+"""Where the time of an update, an environment or a run goes: functions are timed from outside and stay unchanged."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -64,7 +64,7 @@ def wrap_agent(wrap: Wrap, agent: Agent) -> None:
 
 
 def wrap_env(wrap: Wrap, env: gym.Env[Any, Any]) -> None:
-    """Time what makes the picture, and the physics of DMControl, where an environment has them."""
+    """Time the drawing, and the physics of DMControl, where an environment has them."""
     inner: Any = env.unwrapped
     wrap(inner, ["_draw", "_shrink"], "drawing")
     if hasattr(inner, "_suite"):

@@ -81,7 +81,7 @@ def bench_peers(recipes: list[Recipe], *, decisions: int, rounds: int, tell: Tel
             draws += pool.submit(_draws, recipe).result()
     notes = [
         "The same environment, encoder, widths, batch, threads and updates per decision. Ours act and learn as their recipes say; "
-        "SB3's DQN is no Rainbow: it has neither categorical returns nor priorities.",
+        "SB3's DQN is not a Rainbow: it has neither categorical returns nor priorities.",
         "Decisions per second are of the whole loop, environment included.",
     ]
     return Result({"decisions": decisions, "agents": rows, "draws": draws}, notes)

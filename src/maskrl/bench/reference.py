@@ -1,4 +1,4 @@
-"""The updates as a good textbook would write them, to measure the agents' own against: the same mathematics in torch's defaults.
+"""The updates in plain torch, to compare the agents' own with: the same mathematics with torch's defaults.
 
 Whole batches, channels first, a ReLU after each convolution, torch's default Adam. As in the released code, the actor step runs
 the convolutions for the policy and for the Q functions, and every token goes through every layer of the decoder. Nothing is copied
@@ -185,7 +185,7 @@ def encode(encoder: Any, pixels: Tensor) -> Tensor:
 
 
 def maps_of(encoder: Any, pixels: Tensor) -> Tensor:
-    """Layer by layer. Where units have no order of their own, the maps are labelled so that to flatten them is no copy."""
+    """Layer by layer. Where units have no order of their own, the maps are labelled so that flattening them needs no copy."""
     for layer in encoder.convolutions.children():
         pixels = layer(pixels)
     n, filters, height, width = pixels.shape

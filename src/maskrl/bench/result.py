@@ -1,4 +1,4 @@
-"""What every benchmark returns, and the one way to print it."""
+"""The result of every benchmark, and how it is printed."""
 
 import json
 from collections import defaultdict

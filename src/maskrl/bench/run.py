@@ -27,7 +27,7 @@ from maskrl.runs.loggers import Logger
 
 WARMUP = 200  # random decisions at most: enough to draw clips from
 SETTLE = 5  # decisions of learning that are not counted: buffers are made in them
-# Pixels are what goes into the first layers.
+# The first layers get pixels.
 NETWORKS = ("pixels", "critic", "objective", "actor", "momentum", "optimizer")
 RENDERER = ("drawing",)
 PARTS = ("physics", *RENDERER, "environment", "replay", "views", *NETWORKS, "checkpoint", "other")

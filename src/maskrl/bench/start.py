@@ -1,4 +1,4 @@
-"""How long one waits: for the help, for the first frame of a run, and for a full run to continue: `maskrl bench start`."""
+"""Time the help, the first frame of a run, and the resume of a full run: `maskrl bench start`."""
 
 import os
 import subprocess
@@ -20,13 +20,13 @@ from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.state import State
 
 COMMAND = (sys.executable, "-m", "maskrl")
-# The real command, but it ends at its first frame and says when that was.
+# The real command, which ends at its first frame and prints the time.
 WATCH = "from maskrl.bench.start import end_at_first_frame; end_at_first_frame(); from maskrl.cli import main; main()"
 WATCHED = (sys.executable, "-c", WATCH)
 
 
 def bench_start(recipe: Recipe, words: Sequence[str], *, rounds: int = 3, tell: Tell = print) -> Result:
-    """Time real commands from their start. `words` are what `maskrl train` takes for the recipe."""
+    """Time real commands from their start. `words` are the arguments of `maskrl train` for the recipe."""
     with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory:
         tell("A run with a full replay.")
         full = Path(directory) / "full"
@@ -53,7 +53,7 @@ def bench_start(recipe: Recipe, words: Sequence[str], *, rounds: int = 3, tell: 
 
 
 def make_full(recipe: Recipe, run: Run) -> int:
-    """Save a run one decision before its end: noise in its replay, and an episode to live through again. Returns its decisions."""
+    """Save a run one decision before its end: noise in its replay, and an episode to replay. Returns its decisions."""
     decisions = recipe.frames // recipe.env.action_repeat - 1
     lived = min((recipe.env.episode_decisions or 200) - 1, decisions // 2)
     with State(recipe, run, Loggers([], tell=lambda text, clock: None)) as state:

@@ -25,7 +25,7 @@ def bench_sweep(name: str, overrides: Sequence[str], *, decisions: int, tell: Te
     """
     if sys.platform != "linux":
         raise RuntimeError(
-            f"`maskrl bench sweep` gives each sweep its cores by affinity, which Linux has and {sys.platform} has not. "
+            f"`maskrl bench sweep` gives each sweep its cores by affinity, which Linux has and {sys.platform} lacks. "
             "Use `maskrl bench run --side-by-side 2` instead: it needs no affinity."
         )
     counts = [2**power for power in range(cores_allowed().bit_length()) if 2**power <= cores_allowed()]

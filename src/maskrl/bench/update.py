@@ -1,4 +1,4 @@
-"""How fast an update is, how fast it could be, and how fast a textbook's would be: `maskrl bench update`."""
+"""The speed of an update, beside the machine's limit and a plain update: `maskrl bench update`."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from maskrl.cost.timing import seconds_each
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import build_agent, configure_process, keep_freed_memory
 
-ROUND = 50e9  # FLOP of our updates in a round: a single small update says little
+ROUND = 50e9  # FLOP of our updates in a round: one small update is too short to measure
 
 
 def bench_update(
@@ -44,7 +44,7 @@ def bench_update(
             notes.append("No plain update is written for this agent, objective or device, so there is no speed-up.")
         elif plain:
             tell("The first updates of the plain version.")
-            # Each in a process of its own: how freed memory is kept is a whole process's.
+            # Each in a process of its own: the handling of freed memory applies to a whole process.
             for name, keeps in (("plain", False), ("plain_kept", True)):
                 pool = stack.enter_context(fresh_processes(1))
                 pool.submit(_begin_plain, recipe, spaces, torch.get_num_threads(), keeps).result()
@@ -116,7 +116,7 @@ class _Sampler:
         return seconds
 
     def values(self, seconds: Sequence[float]) -> Row:
-        """What the samples say."""
+        """Summarise the samples."""
         cost, rates = self.cost, [self.cost.flops / each for each in seconds]
         phases = {phase: statistics.median(each[phase] for each in self.phases) for phase in self.phases[0]}
         whole = sum(phases.values())

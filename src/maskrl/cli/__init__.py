@@ -1,6 +1,6 @@
 """The command line. Torch and all that needs it is imported inside the commands, so that `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something its user can put right,
+Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something that the user can fix,
 129 a closed terminal, 130 Ctrl-C, 143 SIGTERM.
 """
 
@@ -31,10 +31,11 @@ from maskrl.cli import (
     sweep,
     train,
 )
+from maskrl.cli.help import App
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
 
-# Errors of paths that somebody typed.
+# Errors of paths from the command line.
 UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EROFS)
 
 LONGEST = 5000  # characters of a refusal, which may repeat what was typed
@@ -42,9 +43,9 @@ LONGEST = 5000  # characters of a refusal, which may repeat what was typed
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
-    for stream in (sys.stdout, sys.stderr):  # one that knows ASCII alone gets the numbers of other letters
+    for stream in (sys.stdout, sys.stderr):  # an ASCII stream gets the numbers of other letters
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError, ValueError):  # closed, or redirected under Python's feet
+            with suppress(OSError, ValueError):  # closed, or redirected meanwhile
                 stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_path(word: str) -> str:
-    """A file or folder whose name begins with one dash is no option."""
+    """A file or folder whose name begins with one dash is not an option."""
     is_path = word.startswith("-") and not word.startswith("--") and len(word) > 2 and os.path.lexists(word)
     return f"./{word}" if is_path else word
 
@@ -80,10 +81,20 @@ def options(
     pass
 
 
-app = typer.Typer(
-    help="Sample-efficient reinforcement learning from pixels by Mask-based Latent Reconstruction (MLR).",
+HELP = """Sample-efficient reinforcement learning from pixels, with Mask-based Latent Reconstruction (MLR).
+
+`maskrl COMMAND --help` explains a command.
+
+$ maskrl doctor
+$ maskrl train first --video
+$ maskrl recipes list
+$ maskrl --install-completion
+"""
+
+app = App(
+    help=HELP,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

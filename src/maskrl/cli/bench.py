@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskrl.cli import words
+from maskrl.cli.help import App, complete_recipe
 
 if TYPE_CHECKING:
     from maskrl.bench.result import Result
@@ -16,18 +17,24 @@ DEFAULT = "dmcontrol/cheetah-run"
 PEERS = ["dmcontrol/cartpole-swingup", "atari/pong"]
 ENVIRONMENTS = [DEFAULT, "atari/pong", "toy/reach", "toy/catch"]
 
-app = typer.Typer(
-    help="How fast this machine is: updates, the replay, environments, whole runs.",
-    epilog="Seconds of a shared machine say little: compare what one command prints, not two commands.",
-    no_args_is_help=True,
-)
+HELP = """Measure the speed of updates, replay, environments and runs.
+
+On a shared machine, compare only numbers from one command: two commands may have met different loads.
+
+$ maskrl bench update
+$ maskrl bench run dmcontrol/cheetah-run --compare overlap=true
+"""
+
+app = App(help=HELP, no_args_is_help=True)
 
 OptionalRecipe = Annotated[
-    str, typer.Argument(metavar="[RECIPE]", help="Such as dmcontrol/cheetah-run, atari/pong or toy/reach.")
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="Such as dmcontrol/cheetah-run, atari/pong or toy/reach.", autocompletion=complete_recipe
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Rounds = Annotated[int, typer.Option(metavar="N", min=1, help="How often everything is measured, in alternation.")]
-Sizes = Annotated[str, typer.Option(metavar="N,N,…", help="Transitions (replay), sides (env), observations (pieces).")]
 
 
 @app.command()
@@ -37,20 +44,31 @@ def update(
     profile: words.ProfileOption = "auto",
     method: words.MethodOption = None,
     rounds: Rounds = 5,
-    plain: Annotated[bool, typer.Option(" /--no-plain", help="Leave out the same update written plainly.")] = True,
+    no_plain: Annotated[bool, typer.Option("--no-plain", help="Leave out the same update written plainly.")] = False,
     kernels: Annotated[bool, typer.Option("--kernels", help="Name the operations that take the most time.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time an update and its phases, beside the machine's limit for such layers and the same update written plainly."""
+    """Time an update and its phases. Beside it: the machine's limit for such layers, and the same update written plainly.
+
+    $ maskrl bench update
+    $ maskrl bench update atari/pong --profile paper --kernels
+    """
     from maskrl.bench.update import bench_update
 
     chosen = _recipe(recipe, overrides, profile, method)
-    _show(as_json, bench_update, chosen, rounds=rounds, plain=plain, kernels=kernels)
+    _show(as_json, bench_update, chosen, rounds=rounds, plain=not no_plain, kernels=kernels)
 
 
 @app.command()
-def replay(sizes: Sizes = "10000,100000,1000000", as_json: AsJson = False) -> None:
-    """Time draws from full replays of the paper's agents, in memory and on disk. A replay that has no room is skipped."""
+def replay(
+    sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Transitions in the replay.")] = "10000,100000,1000000",
+    as_json: AsJson = False,
+) -> None:
+    """Time draws from full replays, in memory and on disk. Sizes are the paper's; a replay that does not fit is skipped.
+
+    $ maskrl bench replay
+    $ maskrl bench replay --sizes 10000,100000
+    """
     from maskrl.bench.replay import CLIP, bench_replay
 
     _show(as_json, bench_replay, _numbers(sizes, least=CLIP))
@@ -59,13 +77,17 @@ def replay(sizes: Sizes = "10000,100000,1000000", as_json: AsJson = False) -> No
 @app.command()
 def env(
     recipes: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE]...", help=f"Default: {' '.join(ENVIRONMENTS)}.")
+        list[str] | None, typer.Argument(metavar="RECIPE", help=f"Default: {' '.join(ENVIRONMENTS)}.")
     ] = None,
-    sizes: Sizes = "48,64,84,100",
+    sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Sides of a frame in pixels.")] = "48,64,84,100",
     seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds for each measurement.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time environments by frame size and way of drawing, and say where their time goes. MUJOCO_GL sets what draws DMControl."""
+    """Time environments by frame size and renderer. Says where the time goes; MUJOCO_GL sets the renderer of DMControl.
+
+    $ maskrl bench env
+    $ maskrl bench env dmcontrol/cheetah-run --sizes 48,84
+    """
     from maskrl.bench.env import bench_env
 
     chosen = [words.Asked(name, profile="lite").recipe() for name in recipes or ENVIRONMENTS]
@@ -84,7 +106,11 @@ def run(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Time the real training loop after a short warm-up, evaluations left out. --rounds are for --compare."""
+    """Time the training loop after a short warm-up. Evaluations are left out; --rounds applies to --compare.
+
+    $ maskrl bench run toy/reach
+    $ maskrl bench run dmcontrol/cheetah-run --compare overlap=true
+    """
     from maskrl.bench.run import bench_run, compare_runs
 
     chosen = _recipe(recipe, overrides, profile, method)
@@ -112,7 +138,11 @@ def load(
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Time an update on one thread and on all, with idle cores and beside busy processes, by how threads wait."""
+    """Time an update beside busy processes, on one thread and on all. Compares the ways in which threads can wait.
+
+    $ maskrl bench load
+    $ maskrl bench load atari/pong --spins 0,1000
+    """
     from maskrl.bench.load import bench_load
 
     turns = [] if spins is None else _numbers(spins, least=0, option="--spins")
@@ -129,7 +159,11 @@ def start(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Time how long one waits for --help, for the first frame of a run, and for a run with a full replay to continue."""
+    """Time --help, the first frame of a run, and a resume. The run that is resumed has a full replay.
+
+    $ maskrl bench start
+    $ maskrl bench start toy/reach --rounds 1
+    """
     from maskrl.bench.start import bench_start
 
     asked = words.Asked(recipe, overrides, profile, method)
@@ -144,7 +178,11 @@ def scale(
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Time how an update grows with clips, K, filters, image size and decoder width, each varied alone; fit exponents."""
+    """Time how an update grows with the sizes of its parts. Varies clips, K, filters, image size and decoder width, each alone.
+
+    $ maskrl bench scale
+    $ maskrl bench scale dmcontrol/cheetah-run --rounds 2
+    """
     from maskrl.bench.scaling import bench_scale
 
     _show(as_json, bench_scale, _recipe(recipe, overrides, profile, None), rounds=rounds)
@@ -157,7 +195,11 @@ def sweep(
     decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning in each run.")] = 300,
     as_json: AsJson = False,
 ) -> None:
-    """Time real sweeps of short lite runs on 1, 2, 4, … cores: runs an hour against the ideal, and memory of a run."""
+    """Time sweeps of short lite runs on 1, 2, 4, … cores. Prints runs per hour against the ideal, and memory per run.
+
+    $ maskrl bench sweep
+    $ maskrl bench sweep toy/reach --decisions 100
+    """
     from maskrl.bench.sweeping import bench_sweep
 
     _show(as_json, bench_sweep, recipe, overrides or [], decisions=decisions)
@@ -165,15 +207,17 @@ def sweep(
 
 @app.command()
 def peers(
-    recipes: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE]...", help=f"Default: {' '.join(PEERS)}.")
-    ] = None,
+    recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE", help=f"Default: {' '.join(PEERS)}.")] = None,
     decisions: Annotated[int, typer.Option(metavar="N", min=1, help="Decisions of learning that are timed.")] = 100,
     rounds: Rounds = 3,
     profile: words.ProfileOption = "lite",
     as_json: AsJson = False,
 ) -> None:
-    """Time stable-baselines3's SAC and DQN beside ours: the same environment, network, batch and threads. Needs maskrl[sb3]."""
+    """Time stable-baselines3's SAC and DQN beside ours. Same environment, network, batch and threads. Needs maskrl[sb3].
+
+    $ maskrl bench peers
+    $ maskrl bench peers atari/pong --rounds 1
+    """
     from maskrl.bench.peers import bench_peers
 
     chosen = [words.Asked(name, profile=profile).recipe() for name in recipes or PEERS]
@@ -184,13 +228,17 @@ def peers(
 def pieces(
     recipe: OptionalRecipe = DEFAULT,
     overrides: words.Overrides = None,
-    sizes: Sizes = "16,32,64,128",
+    sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Observations in a piece.")] = "16,32,64,128",
     profile: words.ProfileOption = "auto",
     method: words.MethodOption = None,
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Time an update in pieces of several sizes, to choose agent.micro_batch for this machine."""
+    """Time an update in pieces of several sizes. Helps to choose agent.micro_batch for this machine.
+
+    $ maskrl bench pieces
+    $ maskrl bench pieces atari/pong --sizes 32,64
+    """
     from maskrl.bench.scaling import bench_pieces
 
     wanted = _numbers(sizes, least=1)

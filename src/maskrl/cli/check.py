@@ -8,18 +8,24 @@ import typer
 
 from maskrl.cli.words import AsJson, Force, Overrides, command, console, refusing, table
 
-NAME_HELP = "gym/CarRacing-v3, gym/my_package:MyEnv-v0 or my_env.py:make_env; any other recipe, too."
+NAME_HELP = "gym/CarRacing-v3, gym/my_package:MyEnv-v0 or my_env.py:make_env; or any other recipe."
 
 
 def check(
     env: Annotated[str, typer.Argument(metavar="ENV", help=NAME_HELP)],
     overrides: Overrides = None,
     sheet: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the pictures go: a .png file.")] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=10**6, help="To wait for an answer.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=10**6, help="Seconds to wait for an answer.")
+    ] = 60.0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play an environment with random actions in a process of its own, and say what to mend before training on it."""
+    """Check your environment with random actions, and say what to fix. It plays in a process of its own.
+
+    $ maskrl check gym/CarRacing-v3 --sheet sheet.png
+    $ maskrl check my_env.py:make_env
+    """
     from maskrl.envs.base import require_extra
     from maskrl.outputs import SHEET, OutputError, require_output
     from maskrl.runs.check import check_env, contact_sheet

@@ -21,10 +21,14 @@ WORDS = {"ready": "would train", "missing": "is not installed", "broken": "would
 
 
 def doctor(
-    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are to live.")] = Path("runs"),
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The directory for runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: versions, OpenGL, games, torch, memory, disk. Exit code 2 if `train` would not work."""
+    """Check whether this machine can train, and say what to fix. Exit code 2 if it cannot.
+
+    $ maskrl doctor
+    $ maskrl doctor --json
+    """
     from rich.console import Console
 
     from maskrl.doctor import examine, verdict, works
@@ -46,7 +50,7 @@ def as_dict(checks: Sequence["Check"]) -> dict[str, Any]:
 
 
 def show(checks: Iterable["Check"], console: "Console") -> list["Check"]:
-    """Every check as it is made, with the command that puts it right on a line of its own, to be copied; then what trains."""
+    """Print every check as it is made, with the command that fixes it on a line of its own; then what would train."""
     from rich.markup import escape
 
     from maskrl.doctor import verdict

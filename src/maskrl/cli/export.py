@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="policy.onnx, or policy.pt2 for torch.export.")],
-    episodes: Annotated[int, typer.Option(metavar="N", min=0, max=1000, help="To compare returns over.")] = 5,
-    observations: Annotated[int, typer.Option(metavar="N", min=1, max=10**6, help="To compare actions on.")] = 1000,
+    episodes: Annotated[int, typer.Option(metavar="N", min=0, max=1000, help="Episodes to compare returns over.")] = 5,
+    observations: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10**6, help="Observations to compare actions on.")
+    ] = 1000,
     trust: Trust = False,
     env: OtherEnv = None,
     force: Force = False,
 ) -> None:
-    """Write the policy of a run as one file: pictures in, actions out, for onnxruntime or torch. Then prove that it plays the same.
+    """Write the policy of a run as one file, for onnxruntime or torch. Then check that it plays the same.
 
-    The proof plays in the run's environment, if that may run here; else it compares actions on random pictures.
+    The check plays in the run's environment, if that may run here; otherwise it compares actions on random pictures.
+
+    $ maskrl export RUN --out policy.onnx
+    $ maskrl export RUN --out policy.pt2 --episodes 0
     """
     from maskrl.outputs import POLICY, OutputError, require_output
     from maskrl.runs import export as exporting
@@ -61,7 +66,7 @@ def export(
     print_rows({"proof": proof.words})
     if not recipe.env.is_trusted:
         print(
-            "\nThe run's environment was not played, as you did not train it on this machine. With its play as the proof:"
+            "\nThe run's environment was not played, because you did not train it on this machine. To check the file by playing:"
         )
         print(f"  {command('export', str(run), out=out, trust=True)}")
 

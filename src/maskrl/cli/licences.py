@@ -1,4 +1,4 @@
-"""`maskrl licences`: under which terms the packages are that maskrl uses here."""
+"""`maskrl licences`: the licences of the packages that maskrl uses here."""
 
 import json
 import re
@@ -10,7 +10,11 @@ from maskrl.cli.words import AsJson, console, table
 
 
 def licences(as_json: AsJson = False) -> None:
-    """List the licences of maskrl and of every installed package that it depends on, directly or not."""
+    """List the licences of maskrl and of the packages it depends on.
+
+    $ maskrl licences
+    $ maskrl licences --json
+    """
     rows = [(one.metadata["Name"], one.version, licence_of(one)) for one in dependencies()]
     if as_json:
         print(json.dumps([dict(zip(("name", "version", "licence"), row, strict=True)) for row in rows], indent=2))
@@ -19,7 +23,7 @@ def licences(as_json: AsJson = False) -> None:
 
 
 def dependencies() -> list[metadata.Distribution]:
-    """The installed packages that maskrl and its extras name, and those that these name, by name."""
+    """The installed packages that maskrl and its extras require, directly or not, by name."""
     found, waiting = dict[str, metadata.Distribution](), ["maskrl"]
     while waiting:
         name = _normal(waiting.pop())
@@ -39,14 +43,14 @@ def _requirements(installed: metadata.Distribution) -> Iterator[tuple[str, bool]
 
 
 def licence_of(installed: metadata.Distribution) -> str:
-    """As the package tells: an SPDX expression, a classifier, or its own words."""
+    """The licence in the package's metadata: an SPDX expression, a classifier, or free text."""
     about: Any = installed.metadata
     classifiers = [
         line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")
     ]
     words = (about.get("License") or "").strip()
     told = [about.get("License-Expression") or "", ", ".join(classifiers), words.splitlines()[0] if words else ""]
-    return next((one for one in told if one and one != "UNKNOWN"), "not told: see its files")
+    return next((one for one in told if one and one != "UNKNOWN"), "unknown: see its files")
 
 
 def _normal(name: str) -> str:

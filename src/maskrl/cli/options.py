@@ -22,7 +22,7 @@ BACKEND_HELP = (
 )
 
 SweepName = Annotated[str, typer.Argument(metavar="NAME", help=SWEEP_HELP)]
-Grid = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE,...]...", help=GRID_HELP)]
+Grid = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE,...", help=GRID_HELP)]
 Backend = Annotated[Literal["local", "ray", "print"], typer.Option(help=BACKEND_HELP)]
 Seeds = Annotated[
     int | None, typer.Option(metavar="N", max=10_000, help="Seeds 1 to N (default: as many as the paper has).")

@@ -1,5 +1,6 @@
 """`maskrl masks`: a page that shows what MLR hides."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,32 +17,33 @@ if TYPE_CHECKING:
 
 Film = Literal["agent", "replay", "random"]
 
-# The page ends its command with what is on show.
+# The page ends its command with the values that it shows.
 ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube", "feature_patch"))
+
+SOURCE_HELP = "A recipe, such as atari/pong, or the directory of a run."
+FILM_HELP = "Show the run's agent (the default if there is one), its replay, or random actions."
+START_HELP = "Decisions before the clip; a shorter episode shows its end."
 
 
 def masks(
-    source: Annotated[
-        str, typer.Argument(metavar="[RECIPE|RUN]", help="A recipe, such as atari/pong, or the directory of a run.")
-    ] = "dmcontrol/cartpole-swingup",
+    source: Annotated[str, typer.Argument(metavar="RECIPE|RUN", help=SOURCE_HELP)] = "dmcontrol/cartpole-swingup",
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3; of a run, only of its objective."),
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as seed=3; of a run, only of its objective."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page: one file.")] = Path("masks.html"),
-    film: Annotated[
-        Film | None,
-        typer.Option(help="Show the run's agent (the default if there is one), its replay, or random actions."),
-    ] = None,
-    start: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=10**6, help="Decisions before the clip; a shorter episode shows its end."),
-    ] = 24,
+    film: Annotated[Film | None, typer.Option(help=FILM_HELP)] = None,
+    start: Annotated[int, typer.Option(metavar="N", min=0, max=10**6, help=START_HELP)] = 24,
     profile: ProfileOption = "auto",
     trust: Trust = False,
     force: Force = False,
 ) -> None:
-    """Make a page that shows what MLR hides of a real clip: cube, spatial and temporal masks of any ratio and size."""
+    """Make a page that shows what MLR masks in a real clip. The page varies strategy, ratio and size.
+
+    $ maskrl masks atari/pong
+    $ maskrl masks dmcontrol/cheetah-run objective.mask.ratio=0.3 --out cheetah.html
+    $ maskrl masks RUN --film replay
+    """
     from maskrl.outputs import MASKS, OutputError, require_output
     from maskrl.recipes.overrides import with_overrides
     from maskrl.replay.buffer import NothingToDrawError
@@ -66,9 +68,10 @@ def masks(
         else:
             recipe, note = _with_masks(Asked(source, words, profile).recipe())
             kept = [word for word in words if word.partition("=")[0].strip() not in ON_SHOW]
-            command = Asked(source, kept, profile).command()
+            # The page may be opened on another machine, so its command has no path.
+            command = shlex.join(["maskrl", "train", *Asked(source, kept, profile).words()])
     configure_process(recipe)
-    # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these are written for whoever typed the command.
+    # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these have messages for the user.
     with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):
         footage = _film(run, recipe, film, start)
         data = explorer.explore(recipe, footage, note=note, command=command)
@@ -89,7 +92,7 @@ def _require_objective(words: list[str], run: "Run") -> None:
 
 
 def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
-    """The recipe, and nothing to say about it; one without an objective gets the masks of its task, and a note."""
+    """The recipe and an empty note; one without an objective gets the masks of its task, and a note."""
     from maskrl import recipes
     from maskrl.recipes.schema import with_objective
 
@@ -98,9 +101,9 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
     original = recipes.usual(recipe, None, "mlr")
     if original is None:
         raise ValueError(
-            f"{recipe.name} is no recipe of maskrl's own, and its run has no objective: there are no masks to show."
+            f"{recipe.name} is not a recipe of maskrl, and its run has no objective: there are no masks to show."
         )
-    note = f"This is the {recipe.method} method, which hides nothing. What is shown is what MLR would hide."
+    note = f"This is the {recipe.method} method, which hides nothing. The page shows what MLR would hide."
     return with_objective(recipe, original.objective), note
 
 

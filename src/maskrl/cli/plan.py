@@ -29,7 +29,12 @@ def plan(
     quick: Annotated[bool, typer.Option("--quick", help="Measure for seconds instead of a minute. Rough.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a sweep or a run will cost, and what its scores will be able to tell. Measures this machine for about a minute."""
+    """Forecast cost and statistical power of a sweep or a run. Measures this machine for about a minute.
+
+    $ maskrl plan dmcontrol-100k --seeds 5
+    $ maskrl plan dmcontrol/cheetah-run objective.mask.ratio=0.1,0.5 --quick
+    """
+    from maskrl.studies import registered
     from maskrl.studies.jobs import expand
     from maskrl.studies.plan import make_plan
 
@@ -50,7 +55,7 @@ def plan(
         methods=methods,
         tasks=tasks,
         workers=workers,
-        profile=None if name.partition("/")[0] == "toy" else jobs[0].profile,
+        profile=None if name.partition("/")[0] == "toy" or registered.page_of(name) else jobs[0].profile,
         backend=None if backend == "local" else backend,
     )
     if as_json:
@@ -72,10 +77,10 @@ def _show(name: str, made: "Plan", start: str) -> None:
     print_rows(_totals(made), wrap=True)
     print()
     if made.comparison is None:
-        print("The statistics need MLR and its Baseline on tasks of which the paper has scores; this plan has none.")
+        print("The statistics need MLR and its Baseline on tasks whose scores are known; this plan has none.")
     else:
         _show_comparison(made.comparison)
-    print("\nHow this was worked out")
+    print("\nHow this was computed")
     for note in made.notes:
         out.print(f"  - {note}", soft_wrap=not out.is_terminal)
     print(f"\nTo start:\n  {start}")
@@ -90,7 +95,7 @@ def _costs(lines: "Sequence[Line]") -> list[list[str]]:
 
 
 def _cost(lines: "Sequence[Line]") -> list[str]:
-    """What a run of these takes, from the least to the most."""
+    """The cost of one of these runs, from the least to the most."""
     tasks = list(dict.fromkeys(line.task for line in lines))
     return [
         tasks[0] if len(tasks) == 1 else count(len(tasks), "task"),
@@ -120,8 +125,8 @@ def _show_comparison(comparison: "Comparison") -> None:
     from maskrl.analysis.statistics import ENOUGH
 
     out = console()
-    print(f"Does MLR score above its Baseline? If the paper is right ({comparison.at}):")
-    headings = ("task", "paper's difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
+    print(f"Does MLR score above its Baseline? If it differs as in {' and '.join(comparison.sources)}:")
+    headings = ("task", "difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
     questions = [*comparison.tasks, *([comparison.overall] if comparison.overall else [])]
     out.print(table(headings, map(_asked, questions), left=1))
     out.print(
@@ -129,7 +134,7 @@ def _show_comparison(comparison: "Comparison") -> None:
         "there is no test.",
         style="dim",
     )
-    out.print("–: the paper's MLR is not above. hours for these: runs of both methods, one after another.", style="dim")
+    out.print("–: MLR is not above there. hours for these: runs of both methods, one after another.", style="dim")
 
 
 def _asked(question: "Question") -> list[str]:
@@ -152,7 +157,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """Whole above 100, else three digits."""
+    """Whole above 100, otherwise three digits."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 

@@ -15,13 +15,17 @@ OUT_HELP = "A .mp4 or .gif file (default: a window; play.mp4 where there is no s
 
 def play(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    episodes: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="To play.")] = 1,
+    episodes: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Episodes to play.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT_HELP)] = None,
     trust: Trust = False,
     env: OtherEnv = None,
     force: Force = False,
 ) -> None:
-    """Watch the agent of a run at play, with what its encoder sees beside it."""
+    """Watch the agent of a run play, beside its encoder's view.
+
+    $ maskrl play RUN
+    $ maskrl play RUN --episodes 3 --out play.mp4
+    """
     from maskrl.outputs import VIDEO, OutputError, require_output
     from maskrl.runs import play as playing
     from maskrl.runs.directory import Run, RunError, title

@@ -5,9 +5,16 @@ from typing import Annotated, Literal
 import typer
 
 from maskrl.cli import words
+from maskrl.cli.help import App
 from maskrl.cli.words import console, table
 
-app = typer.Typer(help="The recipes: list them, or show one with every value of it.", no_args_is_help=False)
+HELP = """List the recipes, or show one with all its values.
+
+$ maskrl recipes list
+$ maskrl recipes show dmcontrol/cheetah-run --why
+"""
+
+app = App(help=HELP, no_args_is_help=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -20,10 +27,15 @@ def recipes(context: typer.Context) -> None:
 def list_recipes(
     what: Annotated[
         Literal["methods", "ablations"] | None,
-        typer.Argument(help="The methods, or the rows of the paper's ablations."),
+        typer.Argument(metavar="methods|ablations", help="The methods, or the rows of the paper's ablations."),
     ] = None,
 ) -> None:
-    """List the recipes with what the paper reports, the methods, or the paper's ablations."""
+    """List recipes with the paper's scores, methods, or ablations.
+
+    $ maskrl recipes list
+    $ maskrl recipes list methods
+    $ maskrl recipes list ablations
+    """
     {"methods": _list_methods, "ablations": _list_ablations, None: _list_names}[what]()
 
 
@@ -73,7 +85,7 @@ def _list_names() -> None:
 
 
 def _list_ablations() -> None:
-    """Study by study: the rows, what the paper reports of them, and the overrides that make one of a recipe."""
+    """For each study: its rows, the paper's numbers for them, and the overrides that turn a recipe into each."""
     from maskrl import recipes as known
     from maskrl.recipes import ablations
     from maskrl.recipes.published import published_aggregates
@@ -98,13 +110,13 @@ def _list_ablations() -> None:
         if line.misprint and line.table in tables:
             print(f"* {line.method}: {line.misprint}.")
     print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
-    print("task's own: k is 4 on cartpole-swingup and reacher, else 8. To train an agent of masking/MLR-S:")
+    print("task's own: k is 4 on cartpole-swingup and reacher, otherwise 8. To train an agent of masking/MLR-S:")
     print(f"  {words.Asked(name, ablations.overrides('masking/MLR-S', recipe)).command()}")
     print("An agent of pretraining/MLR-Pretraining begins with an encoder that `maskrl pretrain` makes.")
 
 
 def _reported(source: str | None, label: str) -> dict[str, str]:
-    """Heading → what the paper has of a row: mean and median over tasks, or the score of every task."""
+    """Heading → the paper's number for a row: mean and median over tasks, or the score of every task."""
     from maskrl.recipes.published import published_aggregates, published_scores
 
     row = (source, label)
@@ -127,10 +139,16 @@ def show_recipe(
     method: words.MethodOption = None,
     agent: words.AgentOption = None,
     objective: words.ObjectiveOption = None,
-    why: Annotated[bool, typer.Option("--why", help="Also where each value comes from, and who disagrees.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also show the source of each value, and sources that disagree.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, as in a run's recipe.json.")] = False,
 ) -> None:
-    """Show every value of a recipe."""
+    """Show every value of a recipe.
+
+    $ maskrl recipes show atari/pong
+    $ maskrl recipes show dmcontrol/cheetah-run --method curl --why
+    """
     from maskrl import recipes as known
     from maskrl.recipes import schema as describing
     from maskrl.runs.directory import title

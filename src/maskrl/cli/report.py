@@ -13,21 +13,27 @@ if TYPE_CHECKING:
     from maskrl.report.document import Report
 
 
+RUNS_HELP = "Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score."
+AT_HELP = "Take scores at this time (frames; on Atari decisions), not at the end."
+
+
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="RUNS...",
-            help="Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score.",
-        ),
+        typer.Argument(metavar="RUNS", help=RUNS_HELP),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")] = Path("report.html"),
     against: Annotated[
         Literal["published", "none"], typer.Option(help="Put the paper's numbers beside yours, or nothing.")
     ] = "published",
     at: Annotated[
         int | None,
-        typer.Option(min=0, max=10**15, help="Take scores at this time (frames; on Atari decisions), not at the end."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10**15,
+            help=AT_HELP,
+        ),
     ] = None,
     mixed: Annotated[
         bool,
@@ -38,7 +44,12 @@ def report(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write what runs say, beside the paper, as one page that opens anywhere: no server, no network."""
+    """Write one HTML page with the scores of runs, beside the paper's. It needs no server and no network.
+
+    $ maskrl report runs
+    $ maskrl report sweeps/toy --out toy.html --tables tables
+    $ maskrl report runs results.csv --against none --at 50000
+    """
     from maskrl.analysis.scores import ScoresError
     from maskrl.files import write_whole
     from maskrl.outputs import REPORT, OutputError, require_output
@@ -55,7 +66,7 @@ def report(
     with refusing(ScoresError, OutputError, ModuleNotFoundError, OSError):
         require_output(out, REPORT, force=force)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(out.parent, os.W_OK):  # said before much is read, not after
+        if not os.access(out.parent, os.W_OK):  # before much is read, not after
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs, against=against, at=at, mixed=mixed)
         write_whole(out, render(page))

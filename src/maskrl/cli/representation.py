@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from maskrl.recipes.schema import Recipe
     from maskrl.representation.pretrain import Watcher
 
-CLIPS_HELP = "How many to draw from the replay (default: 10,000 observations' worth)."
+CLIPS_HELP = "Clips to draw from the replay (default: enough for 10,000 observations)."
 RUN_HELP = "The directory of a trained run: the paper's is a Baseline."
 TRANSITIONS_HELP = "Decisions to collect (default: as many as the run's budget has)."
-UPDATES_HELP = "Of the objective (default: as many as in a run of the task's MLR recipe)."
+UPDATES_HELP = "Updates of the objective (default: as in a run of the task's MLR recipe)."
 
 
 def _complain(text: str) -> None:
@@ -33,7 +33,11 @@ def probe(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Test what a run's encoder has learned to see, and write probe.json into its directory; nothing else there changes."""
+    """Measure what a run's encoder represents. Writes probe.json into the run's directory and changes nothing else there.
+
+    $ maskrl probe RUN
+    $ maskrl probe RUN --clips 100 --json
+    """
     from maskrl.representation.probe import probe as probe_run
     from maskrl.runs.build import configure_process
     from maskrl.runs.directory import Run, RunError, title
@@ -94,18 +98,22 @@ def _papers_cosine(recipe: "Recipe") -> str:
 
     published = {(method.lower(), task): cosine for (method, task), cosine in representation_cosines().items()}
     if (paper := published.get((recipe.method, recipe.name))) is None:
-        return f"the paper has it for {' and '.join(sorted({task for _, task in published}))} alone"
+        return f"the paper has it only for {' and '.join(sorted({task for _, task in published}))}"
     return f"paper, Table 10: {paper}" + (f"; {NOT_COMPARABLE}" if recipe.profile == "lite" else "")
 
 
 def pretrain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN_HELP)],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where what is collected and the encoder go.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory for the collected data and the encoder.")],
     transitions: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=TRANSITIONS_HELP)] = None,
     updates: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=UPDATES_HELP)] = None,
     trust: Trust = False,
 ) -> None:
-    """Let a run's agent collect, train MLR alone on that, and keep the encoder. The same command again continues."""
+    """Pretrain an encoder with MLR alone, on data of a run's agent. The same command again continues.
+
+    $ maskrl pretrain RUN --out pretrained
+    $ maskrl pretrain RUN --out pretrained --transitions 20000 --updates 5000
+    """
     from maskrl import recipes
     from maskrl.representation import pretrain as pretraining
     from maskrl.runs.directory import Run, RunError, title
@@ -119,7 +127,7 @@ def pretrain(
         origin = recipe if recipe.objective is not None else recipes.usual(recipe, None, "mlr")
         if origin is None:
             raise ValueError(
-                f"{recipe.name} is no recipe of maskrl's own, so nothing says which objective to train. Use a run of MLR."
+                f"{recipe.name} is not a recipe of maskrl, so the objective to train is unknown. Use a run of MLR."
             )
         plan = pretraining.plan(opened, origin, transitions=transitions, updates=updates)
     rows = {
@@ -152,7 +160,7 @@ def pretrain(
 
 
 def _progress(tell: Callable[[str], None]) -> "Watcher":
-    """Tells how far both stages are, every now and then."""
+    """Report the progress of both stages now and then."""
     every, next_time = 0.25 if sys.stdout.isatty() else 10.0, 0.0
 
     def show(stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:

@@ -11,11 +11,14 @@ from maskrl.words import count
 
 
 def results(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Run directories, and folders of them.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write scores.csv and about.json.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS", help="Run directories, and folders of them.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write scores.csv, probes.csv and about.json.")],
     force: Force = False,
 ) -> None:
-    """Write the scores of finished runs as two small files for a repository. `maskrl report DIR` draws their page again."""
+    """Write the scores of finished runs as small files. They are for a repository; `maskrl report DIR` reads them.
+
+    $ maskrl results sweeps/toy --out results/toy
+    """
     from maskrl.analysis.results import ResultsError, publish
     from maskrl.outputs import OutputError
     from maskrl.runs.directory import RunError
@@ -23,7 +26,9 @@ def results(
 
     with refusing(ResultsError, RunError, SweepError, OutputError, OSError):
         sweeps = [read_manifest(path)[0]["sweep"] for path in runs if (path / "sweep.json").is_file()]
-        done, unfinished = publish(runs, out, commands=[command("sweep", sweep) for sweep in sweeps], force=force)
+        done, unfinished = publish(
+            runs, out, commands=[shlex.join(["maskrl", "sweep", sweep]) for sweep in sweeps], force=force
+        )
     for line in unfinished:
         print(f"{line}: left out.")
-    print(f"{count(done, 'run')} in {out}. Next: maskrl report {shlex.quote(str(out))}")
+    print(f"{count(done, 'run')} in {out}. Next: {command('report', str(out))}")

@@ -1,7 +1,6 @@
 """`maskrl sweep` and `maskrl sweep status`."""
 
 import json
-import shlex
 import shutil
 import time
 from collections import Counter
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
 from maskrl import __version__
 from maskrl.cli import options
-from maskrl.cli.words import command, console, listed, print_rows, refusing, table
+from maskrl.cli.help import App, Group
+from maskrl.cli.words import command, console, listed, paste, print_rows, refusing, table
 from maskrl.words import count, duration, size
 
 if TYPE_CHECKING:
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from maskrl.studies.sweep import Backend as Place
     from maskrl.studies.sweep import Entry, Look, State
 
-OUT_HELP = "Where the runs live (default: sweeps/NAME, with - for /)."
+OUT_HELP = "The directory of the runs (default: sweeps/NAME, with - for /)."
 RETRIES_HELP = "How often a run that failed is tried again, from its checkpoint."
 ADDRESS_HELP = "ray: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray on this machine alone."
 EXTEND_HELP = "DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
 
 
-class StartIsUnderstood(TyperGroup):
+class StartIsUnderstood(Group):
     """`maskrl sweep toy` is `maskrl sweep start toy`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,7 +40,9 @@ class StartIsUnderstood(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=StartIsUnderstood, help="Many runs with one command, here or on a Ray cluster; and how they do.")
+HELP = """Run many runs with one command, here or on a Ray cluster."""
+
+app = App(cls=StartIsUnderstood, help=HELP)
 
 
 class Sweep(NamedTuple):
@@ -59,7 +60,7 @@ class Sweep(NamedTuple):
         return self.folder.absolute()  # a node of a cluster has another working directory
 
 
-@app.command(epilog="The word start may be left out. `maskrl sweep status DIR` shows how a sweep does.")
+@app.command(epilog="The word start may be left out. `maskrl sweep status DIR` shows the progress of a sweep.")
 def start(
     context: typer.Context,
     name: options.SweepName,
@@ -72,13 +73,18 @@ def start(
     profile: options.ProfileOption = "auto",
     workers: options.Workers = None,
     retries: Annotated[int, typer.Option(metavar="N", min=0, max=1000, help=RETRIES_HELP)] = 2,
-    address: Annotated[str, typer.Option(help=ADDRESS_HELP)] = "auto",
+    address: Annotated[str, typer.Option(metavar="HOST", help=ADDRESS_HELP)] = "auto",
     runs_per_gpu: Annotated[
         int, typer.Option(metavar="N", min=1, max=1000, help="Runs that share a GPU, if there is one.")
     ] = 1,
     extend: Annotated[bool, typer.Option("--extend", help=EXTEND_HELP)] = False,
 ) -> None:
-    """Run a sweep: all runs of a benchmark, or a grid. The same command again skips what is done and continues the rest."""
+    """Run a sweep: all runs of a benchmark, or a grid. The same command again skips finished runs and continues the others.
+
+    $ maskrl sweep toy --seeds 3
+    $ maskrl sweep dmcontrol-100k --methods mlr,curl --tasks cheetah-run
+    $ maskrl sweep dmcontrol/cheetah-run seed=1,2 --backend print
+    """
     from maskrl.runs.directory import RunError, RunFiles
     from maskrl.studies.backends import local, on_ray
     from maskrl.studies.jobs import expand
@@ -117,15 +123,15 @@ def _typed(context: typer.Context) -> str:
 
 
 def _print_commands(sweep: Sweep) -> None:
-    """To be copied, or read by a shell: what is no command is a comment."""
+    """Print the commands, to be copied or read by a shell: all other lines are comments."""
     print(f"# sweep {sweep.name}: {count(len(sweep.jobs), 'run')}, {len(sweep.todo)} of them not done yet")
     for job in sweep.todo:
-        print(shlex.join(["maskrl", *job.command(sweep.folder)]))
-    print(f"# then: maskrl report {shlex.quote(str(sweep.folder))}")
+        print(paste(*job.command(sweep.folder)))
+    print(f"# then: {command('report', str(sweep.folder))}")
 
 
 def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
-    """What runs take, by directory. Refuses before anything runs what would fail after days: a full disk, a missing file."""
+    """The sizes of runs by directory. Refuses, before anything runs, what would fail after days: a full disk, a missing file."""
     from maskrl.runs.directory import RunError, begun_from
     from maskrl.studies.backends import sizes_of
     from maskrl.studies.sweep import SweepError
@@ -161,7 +167,7 @@ def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[
             given_up = drive(sweep.todo, sweep.there, backend, retries=retries, stop=stop, tell=tell, watch=news.watch)
             news.watch(now=True)
     except KeyboardInterrupt:
-        print(f"\nStopped in a hurry: what was not saved yet is lost. Continue with:\n  {sweep.again}")
+        print(f"\nStopped at once: progress since the last checkpoints is lost. Continue with:\n  {sweep.again}")
         raise typer.Exit(130) from None
     if stop:
         print(f"\nStopped; every run is saved. Continue with:\n  {sweep.again}")
@@ -187,7 +193,7 @@ def _banner(sweep: Sweep, sizes: "Mapping[str, Size]", where: str) -> None:
 
 
 def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
-    """What came of it, and what to do next. A sweep with failed runs ends with exit code 1."""
+    """Print the outcome and what to do next. A sweep with failed runs ends with exit code 1."""
     from maskrl.studies.sweep import log_of, look, tail
 
     done = sum(look(sweep.there, entry).state == "done" for entry in sweep.entries)
@@ -195,7 +201,7 @@ def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
     for directory, why in given_up.items():
         lines = [f"\n{directory} failed: {why}. The end of {log_of(sweep.folder, directory)}:"]
         print("\n  ".join([*lines, *tail(sweep.there, directory)]))
-    print(f"Next: maskrl report {shlex.quote(str(sweep.folder))}")
+    print(f"Next: {command('report', str(sweep.folder))}")
     if given_up:
         print(f"{count(len(given_up), 'run')} failed. Once the cause is removed, go on with:\n  {sweep.again}")
         raise typer.Exit(1)
@@ -209,7 +215,10 @@ def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show how a sweep does: from the directories of its runs, whoever makes them, now or later."""
+    """Show the progress of a sweep. Reads the directories of its runs, on whichever machine they run.
+
+    $ maskrl sweep status sweeps/toy
+    """
     from maskrl.runs.directory import RunError
     from maskrl.studies.sweep import SweepError, log_of, look, read_manifest, seconds_left
 
@@ -228,7 +237,7 @@ def status(
         if one.state == "failed":
             print(f"{one.directory} failed: {one.why}. See {log_of(folder, one.directory)}")
     if all(one.state == "done" for one in looks):
-        print(f"Next: maskrl report {shlex.quote(str(folder))}")
+        print(f"Next: {command('report', str(folder))}")
 
 
 # Of a run that is not done, with their colours; those that matter most first.
@@ -283,7 +292,7 @@ class News:
         self.watch()
 
     def watch(self, *, now: bool = False) -> None:
-        """Look at the runs that are not done, unless the last look was a moment ago, and tell what has changed."""
+        """Read the state of the runs that are not done, unless that was a moment ago, and print the changes."""
         from maskrl.studies.sweep import look
 
         began = time.monotonic()

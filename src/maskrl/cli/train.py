@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from maskrl import __version__
+from maskrl.cli.help import complete_recipe
 from maskrl.cli.words import (
     NOT_COMPARABLE,
     AgentOption,
@@ -44,20 +45,20 @@ if TYPE_CHECKING:
     from maskrl.runs.terminal import Terminal
 
 
-# What `maskrl train first` and `make train` run: a task of DMControl, or a game where nothing draws that.
+# The recipe of `maskrl train first` and `make train`: a task of DMControl, or a game where DMControl cannot be drawn.
 FIRST, FIRST_GAME = "dmcontrol/cartpole-balance", "atari/assault"
 TRAIN_HELP = (
     "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine. Your own environment: "
     "gym/CarRacing-v3, gym/my_package:MyEnv-v0 or my_env.py:make_env."
 )
 
-RUN_DIR_HELP = "Where the run lives (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
+RUN_DIR_HELP = "The run's directory (default: runs/RECIPE/METHOD/seed-SEED-DIGEST)."
 VIDEO_HELP = "At the end, record random play and the trained agent side by side: video.mp4 in the run's directory."
 LOG_HELP = "Also log to tensorboard or wandb, or to none (default: tensorboard if installed)."
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=TRAIN_HELP)],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=TRAIN_HELP, autocompletion=complete_recipe)],
     overrides: Overrides = None,
     profile: ProfileOption = "auto",
     method: MethodOption = None,
@@ -67,7 +68,12 @@ def train(
     log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
     video: Annotated[bool, typer.Option("--video", help=VIDEO_HELP)] = False,
 ) -> None:
-    """Train an agent. The same command again continues the same run from its newest checkpoint."""
+    """Train an agent. The same command again continues the run from its newest checkpoint.
+
+    $ maskrl train first --video
+    $ maskrl train dmcontrol/cheetah-run seed=3 objective.mask.ratio=0.3
+    $ maskrl train atari/pong --method baseline --log tensorboard
+    """
     from maskrl.cost.forecast import forecast
     from maskrl.envs.base import require_extra
     from maskrl.runs.directory import Run, RunError, default_path
@@ -92,7 +98,7 @@ def train(
         if video:
             _show(run)
         return
-    # RuntimeError: no OpenGL backend draws. All of these are written for whoever typed the command.
+    # RuntimeError: no OpenGL backend draws. All of these have messages for the user.
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError):
         needs = forecast(chosen, path)  # before anything is written
     with refusing(RunError, OSError):
@@ -109,7 +115,7 @@ def _train(
     from maskrl.runs.loop import train as run_to_the_end
     from maskrl.runs.terminal import Terminal, until_closed
 
-    with until_closed():  # `| head` may have gone already, and the run matters more
+    with until_closed():  # `| head` may have ended already, and the run goes on
         banner(run, needs, profile)
     terminal = Terminal(run)
     with _ending(run, terminal, command):
@@ -124,12 +130,15 @@ def extend(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[budget.frames=N]", help="The larger budget; without one, it just continues."),
+        typer.Argument(metavar="budget.frames=N", help="The larger budget; without one, it just continues."),
     ] = None,
     trust: Trust = False,
     log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
 ) -> None:
-    """Continue a finished or stopped run to a larger budget, as if it had been asked for at the start."""
+    """Continue a run to a larger budget. The result is the same as with that budget from the start.
+
+    $ maskrl extend RUN budget.frames=200000
+    """
     from maskrl.cost.forecast import forecast
     from maskrl.runs import extend as extending
     from maskrl.runs.directory import Run, RunError
@@ -145,7 +154,7 @@ def extend(
         needs = forecast(wanted, run)  # before anything is written
         opened = extending.extend(opened, wanted) if overrides else opened
     for words in differences:
-        print(f"Other than with this budget from the start: {words}.")
+        print(f"This differs from a run with this budget from the start: {words}.")
     _train(opened, needs, opened.recipe.profile, makers, command("extend", str(run), log=",".join(names or ()) or None))
 
 
@@ -173,7 +182,7 @@ def _show(run: "Run") -> None:
 
 
 def first() -> str:
-    """The recipe of a first run. Where DMControl cannot draw, say so and how to change that, and take a game."""
+    """The recipe of a first run. Where DMControl cannot draw, explain how to change that and choose a game."""
     from maskrl.envs.gl import choose_gl
 
     try:
@@ -189,7 +198,7 @@ def first() -> str:
 
 @contextmanager
 def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
-    """Say how a run ended that did not come to its end, and how to continue it."""
+    """Say how an unfinished run ended, and how to continue it."""
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import RunError
@@ -202,7 +211,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
     except Stopped as stopped:
         how = f"Stopped and saved at {terminal.progress.clock.frames:,} frames. Continue with:"
         if not stopped.saved:
-            how = "Stopped without saving, as the environment did not answer. Continue from the newest checkpoint with:"
+            how = "Stopped without saving, because the environment did not answer. Continue from the newest checkpoint with:"
         print(f"\n{how}\n  {command}")
         raise typer.Exit(128 + (stopped.signal_number or 0)) from None
     except KeyboardInterrupt:  # before the loop took over, or the second in a row
@@ -229,7 +238,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
 
 
 def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
-    """What is about to happen, and what it will take."""
+    """Print what is about to run, and its memory and disk."""
     import torch
 
     from maskrl.runs.build import device_of
@@ -240,7 +249,9 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
     capacity, evaluation = min(recipe.replay.capacity, recipe.frames // repeat), recipe.evaluation
     words: str = recipe.profile
     if profile == "auto" and (words == "paper") == torch.cuda.is_available():  # a toy is always lite
-        words += ", as there is a CUDA device" if torch.cuda.is_available() else ", as there is no CUDA device"
+        words += (
+            ", because there is a CUDA device" if torch.cuda.is_available() else ", because there is no CUDA device"
+        )
     if recipe.profile == "lite":
         words += ": the method scaled to a laptop; its scores are not the paper's"
     rows = {
@@ -269,7 +280,7 @@ def _replay(recipe: "Recipe", needs: "Forecast") -> str:
 
 
 def summary(run: "Run") -> None:
-    """What came out, what to compare it with, where it is and what can be done next."""
+    """Print the score, what to compare it with, where it is and what can be done next."""
     from maskrl.recipes import human_normalised
     from maskrl.runs.directory import title
 
@@ -297,7 +308,7 @@ def _mean(score: float, spread: float | None) -> str:
 
 
 def _paper(recipe: "Recipe") -> dict[str, str]:
-    """The paper's number at this budget, or else at its usual one, and why a run may not be comparable."""
+    """The paper's number at this budget, otherwise at its usual one, and why a run may not be comparable."""
     from maskrl.recipes import published_for
 
     usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
@@ -324,7 +335,10 @@ def evaluate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the newest checkpoint of a run without exploration, from the starts that the run's own evaluations use."""
+    """Evaluate the newest checkpoint of a run. No exploration; the starts are those of the run's own evaluations.
+
+    $ maskrl evaluate RUN --episodes 20 --video agent.mp4
+    """
     from maskrl.runs.build import configure_process, device_of
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of
@@ -377,7 +391,7 @@ def _play(
 
 
 def _changed(recipe: "Recipe") -> list[str]:
-    """Why a run of the paper's profile is not the paper's: what overrides have changed of the method and the protocol."""
+    """Why a run of the paper's profile is not comparable: the overrides of the method and the protocol."""
     from maskrl.analysis.protocol import method_of, papers_protocol, protocol_difference, protocol_of, task_of
 
     method = method_of(recipe).removeprefix(recipe.method).strip()

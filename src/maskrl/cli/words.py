@@ -1,4 +1,4 @@
-"""What the commands share: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
+"""Shared by the commands: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
 
 import shlex
 import shutil
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from maskrl.cli.help import complete_recipe
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -22,15 +24,20 @@ Profile = Literal["auto", "paper", "lite"]
 NOT_COMPARABLE = "not comparable: lite profile"
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach.",
+        autocompletion=complete_recipe,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
+    typer.Argument(metavar="KEY=VALUE", help="Overrides, such as seed=3 objective.mask.ratio=0.3."),
 ]
 ProfileOption = Annotated[
     Profile,
-    typer.Option(help="paper: to the number. lite: scaled to a laptop. auto: paper with a CUDA device, else lite."),
+    typer.Option(help="paper: as published. lite: scaled to a laptop. auto: paper with a CUDA device, otherwise lite."),
 ]
 MethodOption = Annotated[
     str | None,
@@ -54,8 +61,8 @@ OtherEnv = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
-class Refusal(Exception):  # noqa: N818, what it says is not an error of ours
-    """Something that the user can put right; the message says how."""
+class Refusal(Exception):  # noqa: N818, it reports no error of ours
+    """Something that the user can fix; the message says how."""
 
 
 @contextmanager
@@ -89,10 +96,10 @@ class Asked(NamedTuple):
 
     def command(self, run_dir: Path | None = None, log: Sequence[str] = ()) -> str:
         """The command that trains it, defaults left out."""
-        return shlex.join(["maskrl", "train", *self.words(run_dir=run_dir, log=",".join(log) or None)])
+        return paste("train", *self.words(run_dir=run_dir, log=",".join(log) or None))
 
     def words(self, **options: object) -> list[str]:
-        """What `maskrl train` takes for it, defaults left out."""
+        """The arguments of `maskrl train` for it, defaults left out."""
         chosen = {"profile": None if self.profile == "auto" else self.profile, "method": self.method}
         return typed(
             self.name, *(self.overrides or ()), **chosen, agent=self.agent, objective=self.objective, **options
@@ -113,13 +120,31 @@ def consented(recipe: "Recipe", env: str | None, trust: bool) -> "Recipe":
 
 
 def command(*words: str, **options: object) -> str:
-    """A command to be copied. Options that are None or False are left out."""
-    return shlex.join(typed("maskrl", *words, **options))
+    """A command that can be pasted into the user's shell. Options that are None or False are left out."""
+    return paste(*typed(*words, **options))
+
+
+def paste(*words: str) -> str:
+    """A line for the user's shell, quoted."""
+    return shlex.join([*program(), *words])
+
+
+def program() -> list[str]:
+    """How the user can start maskrl again: by name if the PATH leads to this installation, otherwise by path."""
+    python = Path(sys.executable)
+    script, on_path = python.with_name("maskrl"), shutil.which("maskrl")
+    if Path(sys.argv[0]).name not in ("maskrl", "__main__.py"):
+        return ["maskrl"]  # called from Python: there is no shell to paste into
+    if on_path and script.exists() and script.samefile(on_path):
+        return ["maskrl"]
+    if python.is_relative_to(Path.cwd()):
+        script, python = (path.relative_to(Path.cwd()) for path in (script, python))
+    return [str(script)] if script.exists() else [str(python), "-m", "maskrl"]
 
 
 def typed(*words: str, **options: object) -> list[str]:
     """Words of a command line. Options that are None or False are left out."""
-    # A word that begins with a dash would be taken for an option; all that we type so are paths.
+    # A word that begins with a dash would be taken for an option; here these are always paths.
     line = [f"./{word}" if word.startswith("-") else word for word in words]
     for name, value in options.items():
         if value is not None and value is not False:
@@ -128,7 +153,7 @@ def typed(*words: str, **options: object) -> list[str]:
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
-    """Wrapped for a terminal if asked; never a row with a command, which is there to be copied."""
+    """Print rows, wrapped for a terminal if asked; rows with commands are not wrapped, so that they can be copied."""
     width = max(40, shutil.get_terminal_size().columns) if wrap and sys.stdout.isatty() else sys.maxsize
     wrapper = textwrap.TextWrapper(width, subsequent_indent=13 * " ", break_long_words=False, break_on_hyphens=False)
     for name, words in rows.items():
@@ -137,7 +162,7 @@ def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
 
 
 def console() -> "Console":
-    """The standard output. A file has no edge: nothing is cut there."""
+    """The standard output. Nothing is cut in a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -145,7 +170,7 @@ def console() -> "Console":
 
 @contextmanager
 def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
-    """Say what is being done: in place on a terminal, else a line each."""
+    """Report progress: in place on a terminal, otherwise line by line."""
     from rich.console import Console
     from rich.text import Text
 
@@ -160,7 +185,9 @@ def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
 def table(
     headings: Sequence[str], rows: "Iterable[Sequence[str | Text]]" = (), *, left: int, folds: Sequence[str] = ()
 ) -> "Table":
-    """Columns: the first and those that fold are to the left, the others to the right. Those that fold share what room is left."""
+    """Columns: the first and those that fold are to the left, the others to the right. Those that fold share the remaining
+    width.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -169,10 +196,10 @@ def table(
         justify: Literal["left", "right"] = "left" if place < left or heading in folds else "right"
         made.add_column(heading, justify=justify, no_wrap=heading not in folds, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # a name is no markup
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # a name is not markup
     return made
 
 
 def listed(words: str | None) -> list[str] | None:
-    """What an option names, between commas."""
+    """The names in an option, between commas."""
     return None if words is None else [word.strip() for word in words.split(",") if word.strip()]

@@ -34,7 +34,7 @@ class Forecast:
 
 
 def forecast(recipe: Recipe, path: Path) -> Forecast:
-    """Make the environment and a blank agent, for their sizes and complaints, and refuse a run that cannot be."""
+    """Make the environment and a blank agent for their sizes and errors, and refuse a run that is not possible."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise RunError("device=cuda, but torch sees no CUDA device here. Use device=cpu, or install torch with CUDA.")
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
@@ -42,7 +42,7 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
     agent = blank_agent(recipe, spaces)
     takes = takes_of(recipe, spaces, agent)
     if (encoder := encoder_path(recipe)) is not None and not checkpoint.checkpoints(path / "checkpoints"):
-        encoder_file.fitting(encoder, agent.encoder)  # for its complaints, too
+        encoder_file.fitting(encoder, agent.encoder)  # for its errors, too
 
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
@@ -78,7 +78,7 @@ def _require_room_for_a_batch(recipe: Recipe, spaces: Spaces, free: int | None) 
 
 
 def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
-    """Without data in its weights, so in no time and no memory."""
+    """The agent without data in its weights, which takes no time and no memory."""
     with META:
         return recipe.agent.build(spaces, recipe.objective, META)
 

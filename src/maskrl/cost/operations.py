@@ -1,8 +1,8 @@
 """What a run computes, in floating-point operations (FLOP), counted before it is begun.
 
-The agent's own `update` runs on tensors without data (torch's meta device), so what is counted is what the code does: no table of
-layers has to be kept in step with it. Counted are convolutions and matrix products, two operations for every product of a weight
-and a value. All the rest (norms, activations, optimisers) is little arithmetic, and bound by memory instead.
+The agent's own `update` runs on tensors without data (torch's meta device), so the real code is counted, and no table of layers
+has to be kept up to date. Counted are convolutions and matrix products, two operations for every product of a weight and a value.
+All the rest (norms, activations, optimisers) is little arithmetic, and bound by memory instead.
 """
 
 import math
@@ -35,7 +35,7 @@ _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward
 
 @dataclass(frozen=True)
 class UpdateCost:
-    """FLOP of an update: the mean over a full turn of what is not done every time."""
+    """FLOP of an update: the mean over a full cycle of the parts that take turns."""
 
     phases: Mapping[str, float]  # "critic", "objective", "actor": the parts of the agent's stopwatch
     convolutions: float  # of all phases; the rest are matrix products
@@ -141,8 +141,8 @@ def spaces_of(recipe: Recipe) -> Spaces:
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the FLOP of all that runs in it, by phase, and the bytes of tensors that are alive at once.
 
-    Tensors without data cannot answer the questions that an update asks of them: whether a loss is finite, what an error is. A
-    number is 1 here, and a copy to the CPU is all ones.
+    Tensors without data have no values, but an update reads some: whether a loss is finite, how large an error is. So a number is
+    1 here, and a copy to the CPU is all ones.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()) -> None:

@@ -1,7 +1,8 @@
-"""How long the parts of a run take on this machine: real steps of the environment, and real updates, or small ones if need be.
+"""How long the parts of a run take on this machine: real steps of the environment, and real updates, or smaller ones where these
+would take long.
 
-Time is what the processor worked for this program, if that is less than what passed: what other programs took is not counted.
-And of several samples the fastest counts, as all that disturbs makes them slower.
+Time is processor time if that is less than the time that passed, so that other programs do not count. Of several samples the
+fastest counts, because disturbances only make them slower.
 """
 
 import math
@@ -32,20 +33,22 @@ CPU = torch.device("cpu")
 
 
 class Start:
-    """A moment, and what has gone since."""
+    """A moment, and the seconds since then."""
 
     def __init__(self) -> None:
         self._wall, self._work = time.perf_counter(), time.process_time()
 
     @property
     def seconds(self) -> float:
-        """Threads together may have worked for longer than what passed, and a processor does not work while a GPU does."""
+        """The smaller of processor time and passed time: threads together may take more processor time than passed, and a
+        processor idles while a GPU works.
+        """
         wall, work = time.perf_counter() - self._wall, time.process_time() - self._work
         return wall if torch.cuda.is_available() else min(wall, work)
 
 
 def seconds_each(call: Callable[[], Any], times: int, device: torch.device = CPU) -> float:
-    """What passed in this many calls in a row: the mean."""
+    """The mean time of this many calls in a row."""
     start = time.perf_counter()
     for _ in range(times):
         call()
@@ -66,7 +69,7 @@ def fastest(call: Callable[[], Any], seconds: float = 0.0, *, least: int = 5) ->
 
 
 class Stepped(NamedTuple):
-    """What an environment was seen to do with random actions."""
+    """Measurements of an environment with random actions."""
 
     spaces: Spaces
     step: float  # seconds of a decision, with its part of the resets
@@ -101,13 +104,13 @@ def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
 
 
 def fastest_mean(seconds: Sequence[float], pieces: int = 5) -> float:
-    """Some steps are slower than others by their nature, so it is the fastest fifth in a row that counts, not the fastest step."""
+    """Some steps are slower than others by nature, so the fastest fifth in a row counts instead of the fastest step."""
     size = math.ceil(len(seconds) / pieces)
     return min(statistics.fmean(seconds[start : start + size]) for start in range(0, len(seconds) - size + 1, size))
 
 
 class Updated(NamedTuple):
-    """What updates were seen to take, in seconds."""
+    """Measured seconds of updates."""
 
     update: float
     act: float
@@ -116,7 +119,8 @@ class Updated(NamedTuple):
 
 
 def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds: float) -> Updated:
-    """Real updates, in their full size if that is quick. Else smaller ones of two sizes, and the line through them drawn out.
+    """Real updates, in their full size if that is quick. Otherwise smaller ones of two sizes, and the line through them is
+    extended.
 
     The time of an update is a constant, such as the optimiser's, and a part in proportion to its batches: two sizes tell both.
     """

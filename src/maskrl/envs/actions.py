@@ -12,7 +12,7 @@ MOST_COMBINATIONS = 256  # of the parts of a MultiDiscrete action: Rainbow has a
 
 @dataclass(frozen=True, kw_only=True)
 class Actions:
-    """What an environment takes. Plain values, which a checkpoint and an exported policy keep."""
+    """The actions of an environment. Plain values, which a checkpoint and an exported policy keep."""
 
     kind: Literal["box", "discrete", "multi"]
     low: tuple[float, ...] = ()  # of a box, one for each number
@@ -24,7 +24,7 @@ class Actions:
 
     @property
     def space(self) -> gym.Space[Any]:
-        """What the agent acts in."""
+        """The agent's action space."""
         if self.kind == "box":
             return gym.spaces.Box(-1.0, 1.0, (len(self.low),), np.float32)
         return gym.spaces.Discrete(math.prod(self.counts))
@@ -43,7 +43,7 @@ class Actions:
 
     @classmethod
     def of(cls, space: gym.Space[Any], limit: float | None = None) -> "Actions":
-        """Of the environment's space. `limit` stands for bounds that are infinite."""
+        """The actions of the environment's space. `limit` replaces infinite bounds."""
         if isinstance(space, gym.spaces.Discrete):
             return cls(kind="discrete", counts=(int(space.n),), starts=(int(space.start),))
         if isinstance(space, gym.spaces.MultiBinary):
@@ -62,7 +62,7 @@ class Actions:
         counts = tuple(int(count) for count in space.nvec)
         if (combinations := math.prod(counts)) > MOST_COMBINATIONS:
             raise ValueError(
-                f"Its actions are {space}: {combinations:,} combinations. Expected at most {MOST_COMBINATIONS}, as Rainbow has an "
+                f"Its actions are {space}: {combinations:,} combinations. Expected at most {MOST_COMBINATIONS}: Rainbow has an "
                 "output for each. Wrap the environment in a gymnasium.ActionWrapper with the combinations that matter."
             )
         starts = tuple(int(start) for start in getattr(space, "start", np.zeros(len(counts))))
@@ -73,13 +73,13 @@ class Actions:
         low, high = (np.asarray(side, np.float64).ravel() for side in (space.low, space.high))
         if limit is not None:
             low, high = np.where(np.isinf(low), -limit, low), np.where(np.isinf(high), limit, high)
-        # A bound of 1e30 is as good as none.
+        # A bound of 1e30 counts as none.
         if not (np.abs(low) < 1e10).all() or not (np.abs(high) < 1e10).all():
             raise ValueError(
-                f"Its actions are {space}, a Box without bounds. Expected finite ones, as SAC acts within [-1, 1] and that is "
-                "rescaled. Say what stands for infinity, such as env.action_limit=1."
+                f"Its actions are {space}, a Box without bounds. Expected finite ones: SAC acts within [-1, 1], and that is "
+                "rescaled. Set finite bounds, such as env.action_limit=1."
             )
         if not (low < high).all():
-            raise ValueError(f"Its actions are {space}: low must be below high everywhere. Mend the space.")
+            raise ValueError(f"Its actions are {space}: low must be below high everywhere. Fix the space.")
         bounds = {"low": tuple(low.tolist()), "high": tuple(high.tolist())}
         return cls(kind="box", **bounds, shape=tuple(space.shape), dtype=str(space.dtype))

@@ -27,7 +27,7 @@ FRAMES_PER_SECOND = 60  # of the console
 
 @dataclass(frozen=True, kw_only=True)
 class Atari(EnvConfig):
-    """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those of which the game makes use.
+    """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those that the game uses.
 
     In training a decision is worth the sign of its score, and a lost life ends the episode but not the game. In evaluation
     it is worth the score, and an episode is a game.
@@ -67,7 +67,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
     """One decision is `action_repeat` frames of ALE, and the brighter of the last two at every pixel: uint8 (1, size, size).
 
     `info` has the "frames" and the raw "score" of the decision. After a life lost in training, `reset` goes on with the game
-    (`info["continues"]`) unless `options={"restart": True}`; else it starts a game, even in the middle of another.
+    (`info["continues"]`) unless `options={"restart": True}`; otherwise it starts a game, even in the middle of another.
     """
 
     # Gymnasium's AtariPreprocessing is not the benchmark's: it averages areas where the benchmark interpolates, does not act
@@ -162,7 +162,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         self._ale.restoreState(self._loaded)
         self._ale.reset_game()
         least, most = self._noops
-        # The benchmark acts one more than it draws; who may draw none does not.
+        # The benchmark acts one no-op more than it draws; with least_noops=0 none may be drawn.
         for _ in range(min(least, 1) + int(self.np_random.integers(least, most + 1))):
             self._ale.act(NOOP)
         self._frames_left = self._max_frames

@@ -29,7 +29,7 @@ class EnvConfig(Config):
     action_repeat: int  # frames per decision
     size: int  # pixels along each side of a frame
     frame_stack: int
-    # Seconds that a reset or a step may take. A process that does not answer for so long is killed, and brought back by taking the
+    # Seconds that a reset or a step may take. A process that does not answer for that long is killed, and restored by taking the
     # same actions again. Changes no result.
     timeout: float = 300.0
     parallel: int = 1  # environments that a run collects in at once, each in a process of its own
@@ -37,7 +37,7 @@ class EnvConfig(Config):
     least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
     packages: ClassVar[tuple[str, ...]] = ()  # whose version may change a score
-    returns: ClassVar[tuple[float, float] | None] = None  # of an episode that is worth nothing, and of the best one
+    returns: ClassVar[tuple[float, float] | None] = None  # the scores of a worthless episode and of the best one
     memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class EnvConfig(Config):
         raise ValueError(f"The run's environment is {self.kind}/{self.task}, which needs no --env. Leave it out.")
 
     def renderer(self) -> str | None:
-        """What draws the frames, where another renderer may draw others."""
+        """The renderer, if another one may draw different frames."""
         return None
 
 
@@ -128,7 +128,7 @@ def episode_seed(run_seed: int, episode: int) -> int:
 
 
 def rows_of(info: dict[str, Any]) -> NDArray[np.float32] | None:
-    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; else None."""
+    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; otherwise None."""
     return info["vector"][None] if "vector" in info else None
 
 
@@ -143,6 +143,6 @@ def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Say how to install an optional simulator that is missing, before its import fails with less to go on."""
+    """Raise an error that says how to install an optional package, before its import fails with a less helpful one."""
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"{module} is not installed: pip install 'maskrl[{extra}]'", name=module)

@@ -1,8 +1,8 @@
-"""Whose environments may run: code runs only if its user asked for it.
+"""Consent to run environments: their code runs only if the user asked for it.
 
 A run says how its environment is made, and a run may come from a stranger. So `Gym.make` asks here first. An environment may run if
 the user named it in this process (on the command line, from Python, or with --trust), or if this user has trained it on this
-machine: a small file in the user's configuration tells, by its path and digest.
+machine: a small file in the user's configuration records its path and digest.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ INHERITED = "MASKRL_CONSENT"  # by the processes that this one starts
 
 
 class ConsentError(RunError, ValueError):
-    """Code that nobody agreed to run; the message says how to."""
+    """Code without the user's consent; the message says how to give it."""
 
 
 def key_of(identity: Mapping[str, Any]) -> str:
-    """By which an environment is known: 32 hexadecimal digits of what decides which code runs."""
+    """The identity of an environment: 32 hexadecimal digits of the values that decide which code runs."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def allow(identity: Mapping[str, Any]) -> None:
-    """The user has named it: it may run in this process, and in those that this one starts."""
+    """Record that the user has named it: it may run in this process, and in those that this one starts."""
     known = _inherited()
     if (key := key_of(identity)) not in known:
         os.environ[INHERITED] = ",".join([*known, key])
 
 
 def remember(identity: Mapping[str, Any]) -> None:
-    """It may run in later processes of this user on this machine, too. Where that cannot be written, it is asked again."""
+    """Allow it in later processes of this user on this machine, too. If that cannot be written, later processes ask again."""
     with suppress(OSError):
         folder = directory()
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def is_allowed(identity: Mapping[str, Any]) -> bool:
 
 
 def directory() -> Path:
-    """Where this user's machine keeps them; $XDG_CONFIG_HOME moves it."""
+    """The folder of these files; $XDG_CONFIG_HOME moves it."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "maskrl" / "trusted"
 
 

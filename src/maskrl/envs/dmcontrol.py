@@ -158,7 +158,9 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
 
 
 def camera_of(physics: Any, config: DMControl) -> Any:
-    """What draws the frames. A context keeps the quality that it is made with; the model gets the suite's own back, for videos."""
+    """The renderer of the frames. A context keeps the quality that it is made with; the model then gets the suite's own back, for
+    videos.
+    """
     import mujoco
     from dm_control.mujoco.engine import Camera  # type: ignore[import-untyped]
 
@@ -167,8 +169,8 @@ def camera_of(physics: Any, config: DMControl) -> Any:
     quality.shadowsize = config.shadow_size or quality.shadowsize
     if config.drawing == "plain":
         quality.numslices, quality.numstacks = PLAIN_FACETS
-    # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels: without a GPU, that is time
-    # which a canvas of the very size of the picture saves.
+    # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels. Without a GPU, a canvas of the
+    # picture's size saves that time.
     canvas.offwidth = canvas.offheight = config.size
     camera = Camera(physics, config.size, config.size, config.camera)
     if config.drawing == "plain":

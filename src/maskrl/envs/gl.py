@@ -11,8 +11,8 @@ from maskrl.envs.base import require_extra
 # In the order of preference: a headless GPU (or Mesa's software), software alone, a window system.
 PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3 xvfb"}  # Debian's, as apt takes them
 
-# Many a backend imports and even makes a context where it cannot draw, and some crash: so it is asked, from outside, for
-# a picture of a white ball.
+# Some backends import and even make a context where they cannot draw, and some crash. So another process asks each for a picture
+# of a white ball.
 _DRAW = """
 import mujoco
 from OpenGL import GL
@@ -48,7 +48,7 @@ class NoBackendError(RuntimeError):
 
 @cache
 def choose_gl() -> GL:
-    """The backend of this process, after a trial: MUJOCO_GL if it is set, else the first of egl, osmesa, glfw that draws.
+    """The backend of this process, after a trial: MUJOCO_GL if it is set, otherwise the first of egl, osmesa, glfw that draws.
 
     The choice is left in MUJOCO_GL for dm_control and for child processes.
     """
@@ -89,7 +89,7 @@ def _try(backend: str) -> tuple[bool, str]:
         return False, f"no picture within {_SECONDS} seconds"
     draws = trial.returncode == 0
     lines = (trial.stdout if draws else trial.stderr).strip().splitlines()
-    return draws, lines[-1] if lines else f"stopped without a word, exit status {trial.returncode}"
+    return draws, lines[-1] if lines else f"stopped without a message, exit status {trial.returncode}"
 
 
 def _nothing_draws(failures: dict[str, str], asked: str, imported: str) -> str:

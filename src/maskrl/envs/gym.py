@@ -102,7 +102,7 @@ class Gym(EnvConfig):
 
     @classmethod
     def named(cls, name: str | Factory) -> "Gym":
-        """The environment of an id, of "FILE.py:FUNCTION", or of a callable. To name one is to agree that its code runs."""
+        """The environment of an id, of "FILE.py:FUNCTION", or of a callable. Naming one is consent to run its code."""
         if not isinstance(name, str):
             return cls._of_callable(name)
         path, colon, function = name.rpartition(":")
@@ -132,7 +132,7 @@ class Gym(EnvConfig):
         if not callable(factory):
             raise EnvironmentRefusedError(
                 f"Got {factory!r}. Expected a name, or a callable that returns a gymnasium.Env: it is called for every process "
-                "and evaluation, so pass the function and not what it returns."
+                "and evaluation, so pass the function, not its result."
             )
         name = f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', type(factory).__name__)}"
         _given[name] = factory
@@ -142,7 +142,7 @@ class Gym(EnvConfig):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides which code runs."""
+        """The values that decide which code runs."""
         names = ("task", "source", "file", "sha256", "kwargs", "wrappers")
         return {name: getattr(self, name) for name in names}
 
@@ -174,9 +174,9 @@ class Gym(EnvConfig):
         return FrameStack(GymEnv(self, seed, training=training), self.frame_stack, pad=self.pad)
 
     def open(self) -> gym.Env[Any, Any]:
-        """The environment itself, with its wrappers and nothing of ours."""
+        """The environment with its own wrappers, without ours."""
         self._require_consent()
-        with redirect_stdout(sys.stderr):  # what it prints must not come between what a command prints
+        with redirect_stdout(sys.stderr):  # its prints must not mix with the output of a command
             made = {"id": self._from_id, "file": self._from_file, "python": self._from_python}[self.source]()
             for name in self.wrappers:
                 made = _called(_imported(name), name, made)
@@ -241,7 +241,7 @@ class Gym(EnvConfig):
 
 @dataclass(frozen=True)
 class Outside:
-    """What an environment shows and takes before our preprocessing. Plain values, which checkpoints keep."""
+    """The observations and actions of an environment before our preprocessing. Plain values, which checkpoints keep."""
 
     picture: Picture
     actions: Actions
@@ -364,7 +364,7 @@ class GymEnv(gym.Env[Frame, Any]):
         return in_colour(self._newest)
 
     def state(self) -> Any:
-        """What the environment says is true behind the pixels, if it does."""
+        """The true state behind the pixels, if the environment reports it."""
         tell = getattr(self._env.unwrapped, "state", None)
         return tell() if callable(tell) else None
 
@@ -484,7 +484,7 @@ def _module(path: Path, sha256: str) -> types.ModuleType:
 
 
 def _imported(name: str) -> Any:
-    """What "module:Name" names."""
+    """The object that "module:Name" names."""
     module, _, attribute = name.rpartition(":")
     try:
         value: Any = importlib.import_module(module or "builtins")
@@ -496,7 +496,7 @@ def _imported(name: str) -> Any:
 
 
 def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[Any, Any]:
-    """What the factory returns, if it is an environment."""
+    """The result of the factory, if it is an environment."""
     try:
         made = factory(*arguments, **kwargs)
     except Exception as error:
@@ -507,7 +507,7 @@ def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[
         fix = f"It returned the class {made.__name__}: return {made.__name__}(), or name the class itself."
     elif hasattr(made, "reset") and hasattr(made, "step"):
         fix = (
-            f"It returned {type(made).__module__}.{type(made).__qualname__}, which has reset and step but is no gymnasium.Env: "
+            f"It returned {type(made).__module__}.{type(made).__qualname__}, which has reset and step but is not a gymnasium.Env: "
             "derive it from that, or wrap it (an environment of the older gym by shimmy's GymV21CompatibilityV0)."
         )
     else:
@@ -516,7 +516,7 @@ def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[
 
 
 def _failed(what: str, error: BaseException) -> str:
-    """Whose error it is, and where: the innermost line of a file that is not ours."""
+    """An error with its place: the innermost line of a file that is not ours."""
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ is not None else []
     theirs = [frame for frame in frames if not frame.filename.startswith(("<", str(Path(__file__).parent)))]
     place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""

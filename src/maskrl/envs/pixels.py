@@ -1,4 +1,4 @@
-"""Pictures of any environment made into frames of one size. Numpy alone; runs/export.py computes the same in torch and ONNX.
+"""Make frames of one size from the pictures of any environment. Numpy alone; runs/export.py computes the same in torch and ONNX.
 
 The same to the bit, on every machine: all weights are multiples of 1/256 and sum to 1, so every product and every partial sum is a
 multiple of 2⁻¹⁶ below 256. A float32 holds each of them exactly, whatever the order of a sum.
@@ -16,12 +16,12 @@ from maskrl.envs.base import Frame
 STEPS = 256  # of a weight
 GREY = np.array([77, 150, 29], np.float32) / STEPS  # of red, green and blue (ITU-R BT.601)
 MOST_CHANNELS = 16
-LEAST_SIDE = 16  # of what is taken for a picture: MiniGrid's own observation of 7 × 7 is a table of numbers
+LEAST_SIDE = 16  # of a picture at least: MiniGrid's own observation of 7 × 7 is a table of numbers
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What an environment shows, uint8 (height, width, channels), and the frame that is made of it."""
+    """The pictures of an environment, uint8 (height, width, channels), and the frame that is made of each."""
 
     height: int
     width: int
@@ -32,7 +32,7 @@ class Picture:
     def __post_init__(self) -> None:
         if self.grey and self.channels not in (1, 3, 4):
             raise ValueError(
-                f"env.colour=grey, but a picture has {self.channels} channels, so nobody can tell which are red, green and blue. "
+                f"env.colour=grey, but a picture has {self.channels} channels, so it is unknown which are red, green and blue. "
                 "Use env.colour=rgb, which keeps them all."
             )
 
@@ -63,7 +63,7 @@ def area_weights(source: int, target: int) -> NDArray[np.float32]:
     edge, inner = np.arange(target)[:, None] * source, np.arange(source) * target  # both in 1/target of a source pixel
     overlap = np.clip(np.minimum(edge + source, inner + target) - np.maximum(edge, inner), 0, None)
     steps, rest = overlap * STEPS // source, overlap * STEPS % source
-    # What rounding down has left goes to the largest remainders, from the left.
+    # The rest from rounding down goes to the largest remainders, from the left.
     place = np.argsort(np.argsort(-rest, axis=1, kind="stable"), axis=1, kind="stable")
     weights: NDArray[np.float32] = (steps + (place < STEPS - steps.sum(axis=1, keepdims=True))).astype(np.float32)
     weights /= STEPS
@@ -72,7 +72,7 @@ def area_weights(source: int, target: int) -> NDArray[np.float32]:
 
 
 def channels_last(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """(height, width, channels) of a picture of this shape: (H, W), (H, W, C) or (C, H, W); None if it is no picture."""
+    """(height, width, channels) of a picture of this shape: (H, W), (H, W, C) or (C, H, W); None if it is not a picture."""
     if len(shape) == 2 and min(shape) >= LEAST_SIDE:
         return (shape[0], shape[1], 1)
     if len(shape) != 3:
@@ -85,7 +85,7 @@ def channels_last(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def as_channels_last(picture: NDArray[Any], expected: tuple[int, int, int]) -> Frame:
-    """A picture as (height, width, channels); a ValueError if it is another one than the space says."""
+    """A picture as (height, width, channels); a ValueError if it does not fit the space."""
     if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and channels_last(picture.shape) == expected:
         if picture.ndim == 2:
             return picture[..., None]

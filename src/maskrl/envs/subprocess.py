@@ -15,8 +15,8 @@ import numpy as np
 
 from maskrl.machine import die_with_parent
 
-LOOK = 0.1  # seconds between two looks at whether the run is to stop, while the process does not answer
-GRACE = 2.0  # seconds that it may take to answer once the run is to stop
+LOOK = 0.1  # seconds between two checks whether the run should stop, while the process does not answer
+GRACE = 2.0  # seconds that it may take to answer once the run should stop
 CLOSE = 2.0  # seconds that it may take to end
 
 
@@ -27,13 +27,13 @@ class Makes(Protocol):
 
 
 class InterruptedStep(BaseException):
-    """The run is to stop, and the environment's process does not answer. No error, like KeyboardInterrupt."""
+    """The run should stop, and the environment's process does not answer. Not an error, like KeyboardInterrupt."""
 
 
 class SubprocessEnv(gym.Env[Any, Any]):
     """The environment that `config` makes. `step_async` lets it begin with a step, and `step` of the same action then waits for it.
 
-    Steps come in the same order and lead to the same as in this process: only the waiting is saved. A process that does not answer
+    Steps have the same order and results as in this process; only the waiting is saved. A process that does not answer
     within `timeout` seconds is killed: that is a TimeoutError. While it waits, it asks `is_stopping` whether the run is to stop.
     """
 
@@ -54,7 +54,7 @@ class SubprocessEnv(gym.Env[Any, Any]):
         self._process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
         self._stepping = False
-        atexit.register(self.close)  # before multiprocessing asks it to end by a signal, which it does not hear
+        atexit.register(self.close)  # before multiprocessing ends it by a signal, which it ignores
         try:
             self.observation_space, self.action_space, self.metadata = self._answer()
         except Exception:
@@ -65,7 +65,7 @@ class SubprocessEnv(gym.Env[Any, Any]):
         return self._ask("reset", seed=seed, options=options)
 
     def step_async(self, action: Any) -> None:
-        """Begin to step; what fails is told by `step`."""
+        """Begin to step; `step` raises what fails."""
         with suppress(OSError):
             self._pipe.send(("step", (action,), {}))
         self._stepping = True
@@ -119,7 +119,7 @@ class SubprocessEnv(gym.Env[Any, Any]):
 
 
 def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
-    """In the other process: do as told until the pipe is closed."""
+    """Runs in the other process: answer requests until the pipe is closed."""
     die_with_parent()
     for told in ("SIGINT", "SIGTERM", "SIGHUP"):  # are for the process that learns, which still needs this one to save
         with suppress(AttributeError):  # not every system has them all
@@ -146,5 +146,5 @@ def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
 
 
 def _words(error: Exception) -> str:
-    """An error as text: not every one survives the way to another process."""
+    """An error as text: not every error can be sent to another process."""
     return f"{type(error).__name__}: {error}"

@@ -1,6 +1,6 @@
 """Two tasks as small as pixels allow, in numpy alone: for tests, tutorials and a first look at a change.
 
-What perfect play and blind luck score in them is known beforehand.
+The scores of perfect and of random play are known.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class ToyArcade(EnvConfig):
     frame_stack: int = 4
 
     # A ball falls 7 rows and is at most 7 columns away: all 5 can be caught. It falls into any of the 8 columns with the
-    # same chance, so a player who does not look catches 1 of 8, whatever the moves: 5 · (1/8 - 7/8).
+    # same chance, so a player who ignores the picture catches 1 of 8 with any moves: 5 · (1/8 - 7/8).
     optimal_return: ClassVar[float] = 5.0
     random_return: ClassVar[float] = -3.75
     returns: ClassVar[tuple[float, float] | None] = (random_return, optimal_return)
@@ -118,7 +118,7 @@ class Reach(gym.Env[Frame, NDArray[np.float32]]):
 
 
 class Catch(gym.Env[Frame, np.int64]):
-    """A ball falls one row per decision, the paddle in the last row moves by one column: +1 if they meet, else -1."""
+    """A ball falls one row per decision, the paddle in the last row moves by one column: +1 if they meet, otherwise -1."""
 
     render_mode = "rgb_array"
 

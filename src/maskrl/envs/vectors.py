@@ -98,5 +98,5 @@ class Vector:
 
 
 def _is_vector(space: gym.Space[Any]) -> bool:
-    """Whether "all" takes it: a Box of up to one axis, which is no second picture."""
+    """Whether "all" takes it: a Box of up to one axis, which is not a second picture."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) <= 1 and space.shape != (0,)

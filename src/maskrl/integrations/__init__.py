@@ -1,1 +1,3 @@
-"""Objectives in other people's agents. Each file needs the library that it is named after, and nothing here imports it unasked."""
+"""Objectives in the agents of other libraries. Each file needs the library that it is named after, and is imported only on
+request.
+"""

@@ -1,4 +1,4 @@
-"""Clips out of TorchRL's replay. Needs no import of TorchRL: a batch is anything with keys.
+"""Clips from TorchRL's replay. Needs no import of TorchRL: a batch is anything with keys.
 
 replay = ReplayBuffer(storage=..., sampler=SliceSampler(num_slices=32, end_key=("next", "done")), batch_size=32 * 16)
 clip = clip_of_slices(replay.sample(), length=16)
@@ -25,8 +25,8 @@ def clip_of_slices(
 ) -> Clip:
     """A batch of slices, one after the other or (B, K) as `reshape` leaves it, as a clip.
 
-    `pixels` are uint8 (…, C, H, W) or (…, H, W, C). `actions`: how many there are, where `action` holds their numbers; one-hot
-    and continuous ones need no word. `end` is where an episode's end is marked: an end within a slice is refused.
+    `pixels` are uint8 (…, C, H, W) or (…, H, W, C). `actions`: how many there are, where `action` holds their numbers; leave it
+    out for one-hot and continuous ones. `end` is where an episode's end is marked: an end within a slice is refused.
     """
     obs, taken = _read(batch, pixels), _read(batch, action)
     if obs.dtype != torch.uint8 or obs.ndim < 4:
@@ -37,7 +37,7 @@ def clip_of_slices(
     steps = obs.shape[:-3].numel()
     if length < 1 or steps % length:
         raise ValueError(
-            f"The batch has {steps} steps, which are no whole slices of {length}. Sample slices of equal length: "
+            f"The batch has {steps} steps, which are not whole slices of {length}. Sample slices of equal length: "
             f"SliceSampler(slice_len={length}, strict_length=True)."
         )
     obs = obs.reshape(-1, length, *obs.shape[-3:])

@@ -45,7 +45,7 @@ class CenterCrop(nn.Module):
 class RandomShift(nn.Module):
     """Shift every image by up to `pad` pixels each way, repeating its border; the size stays.
 
-    `inplace`: the images may be overwritten, which spares a CPU's cache a copy of them.
+    `inplace`: the images may be overwritten, which saves a copy.
     """
 
     def __init__(self, pad: int = 4, generator: torch.Generator | None = None, *, inplace: bool = False) -> None:
@@ -57,7 +57,7 @@ class RandomShift(nn.Module):
         shifts = torch.randint(-self.pad, self.pad + 1, (2, n), generator=self.generator, device=images.device)
         if images.device.type == "cpu" and images.dtype == torch.uint8 and self.pad < min(height, width):
             images = images.contiguous()
-            down, right = shifts.tolist()  # at once: where the cache is cold, every call into torch counts
+            down, right = shifts.tolist()  # one call: with a cold cache, every call into torch costs
             return _shifted(images, down, right, out=images if self.inplace else torch.empty_like(images))
         top, left = shifts + self.pad
         return _windows(_repeat_border(images, self.pad), top, left, height, width)
@@ -82,7 +82,7 @@ class RandomPlace(nn.Module):
 
 
 class Intensity(nn.Module):
-    """A brightness gain 1 + scale · clamp(n, −2, 2), n ~ N(0, 1); with scale 0.05 it lies in [0.9, 1.1]. Scale 0 is none."""
+    """A brightness gain 1 + scale · clamp(n, −2, 2), n ~ N(0, 1); with scale 0.05 it lies in [0.9, 1.1]. Scale 0: no gain."""
 
     def __init__(self, scale: float = 0.05, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -173,10 +173,10 @@ def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int)
 
 
 def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: Tensor) -> Tensor:
-    """Windows of the padded images, which never come to be: an image moves as one run of bytes, then its border is mended.
+    """Windows of the padded images, which are not built: each image moves as one run of bytes, then its border is filled.
 
     On flat memory and numpy arrays, whose slices cost less than a tensor's. `out` may be the images: the runs are copied by
-    memmove, and the border is made of what has moved.
+    memmove, and the border is made from moved pixels.
     """
     _, channels, height, width = images.shape
     maps, flat = out.numpy(), out.view(-1).numpy()
@@ -206,7 +206,7 @@ def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: 
 
 
 def _repeat_border(images: Tensor, pad: int) -> Tensor:
-    """What F.pad(mode="replicate") does, which does not take uint8."""
+    """F.pad(mode="replicate") for uint8, which torch's own does not take."""
     n, channels, height, width = images.shape
     padded = images.new_empty(n, channels, height + 2 * pad, width + 2 * pad)
     rows = padded[:, :, pad : pad + height]

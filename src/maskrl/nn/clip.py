@@ -16,8 +16,8 @@ from maskrl.nn.transfer import HOSTS, pinned, sent
 class Clip:
     """B stretches of K consecutive steps, each within an episode; `actions[:, k]` was taken at `obs[:, k]`.
 
-    Building one is the only gate: what passes here is trusted below. Shapes are always checked, values on the host alone: an
-    accelerator would have to be waited for.
+    Everything is checked here, and the code below relies on it. Shapes are always checked, values only on the host: checking them
+    on an accelerator would mean waiting for it.
     """
 
     obs: Tensor  # (B, K, C, H, W) uint8, the frames of a stack on the channel axis
@@ -85,11 +85,11 @@ class Clip:
         return self.obs.shape[1]
 
     def to(self, device: torch.device | str) -> "Clip":
-        """A copy there, or as with a tensor this one, if it is there already."""
+        """A copy on the device; this clip, if it is there already."""
         return self if self.obs.device == torch.device(device) else self._with(sent, device)
 
     def pinned(self, device: torch.device | str) -> "Clip":
-        """In memory from which it can be sent to the device without waiting."""
+        """The clip in memory that can be copied to the device without waiting."""
         return self._with(pinned, device)
 
     def _with(self, move: Callable[[Tensor, torch.device | str], Tensor], device: torch.device | str) -> "Clip":

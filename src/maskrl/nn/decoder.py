@@ -35,7 +35,7 @@ class LatentDecoder(nn.Module):
         return self.blocks
 
     def forward(self, states: Tensor, actions: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Steps that are not `valid` (B, K) are seen by none of the others."""
+        """No step attends to another that is not `valid` (B, K)."""
         steps = states.shape[1]
         position = sinusoid(steps, states)  # (K, d), shared by the state and the action of a step
         position = position if self.order is None else position[:, self.order]
@@ -55,8 +55,7 @@ class LatentDecoder(nn.Module):
 class NarrowDecoder(nn.Module):
     """A decoder narrower than the latent, which the paper does not have: its Atari blocks, 3136 wide, are 78.7 M parameters each.
 
-    Like the blocks of the wide one it adds to the states what it finds out: else all that is predicted would have to pass
-    through `width` numbers.
+    Like the blocks of the wide decoder it is residual: otherwise every prediction would have to pass through `width` numbers.
     """
 
     def __init__(self, latent_dim: int, decoder: LatentDecoder, *, width: int) -> None:

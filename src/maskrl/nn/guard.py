@@ -1,4 +1,4 @@
-"""A loss or a gradient that is not finite must not reach the weights; and an accelerator must not be waited for to find out."""
+"""Keep losses and gradients that are not finite away from the weights, without waiting for an accelerator."""
 
 import math
 from collections import deque
@@ -23,21 +23,21 @@ class Watched(NamedTuple):
 class Guard:
     """Stops an update before the weights change. A CPU raises the error at once.
 
-    On an accelerator the first value that is not finite raises a flag there, which stays up: optimisers and slow copies heed it,
-    so from then on nothing moves. The values themselves travel to the host behind the update. `begin` looks at those that have
-    arrived, and `check` waits for all.
+    On an accelerator the first value that is not finite sets a flag there: from then on, optimisers and slow copies change
+    nothing. The values are copied to the host after the update. `begin` looks at those that have arrived, and `check` waits for
+    all.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.at_once = device.type in HOSTS
-        self.stop = torch.zeros((), device=device)  # 1 from the first value on that is not finite
+        self.stop = torch.zeros((), device=device)  # 1 once a value was not finite
         self._one = torch.ones((), device=device)
         self.update = 0  # the number of the running update
         self.watched: list[Watched] = []  # in the running update
         self._sent: deque[tuple[int, list[Watched], Arriving]] = deque()
 
     def protect(self, optimizers: Iterable[torch.optim.Optimizer], modules: Iterable[nn.Module]) -> None:
-        """Let fused optimisers, and the slow copies among the modules, stay where they are once the flag is up."""
+        """Make fused optimisers, and the slow copies among the modules, skip their steps once the flag is set."""
         if self.at_once:
             return
         for optimizer in optimizers:
@@ -48,7 +48,7 @@ class Guard:
                     part.stop = self.stop
 
     def begin(self, update: int) -> None:
-        """Before an update: send what the last one watched on its way, and report what has arrived of those before."""
+        """Call before an update: start copying the values of the last one, and report those of earlier ones that have arrived."""
         while self._sent and self._sent[0][-1].is_here:
             self._report()
         self._send()
@@ -58,7 +58,7 @@ class Guard:
         value = value.detach()
         if not self.at_once:
             self.watched.append(Watched(value, what, advice))
-            # The check of torch's own gradient scaler, in one operation: it multiplies by 1, and only ever raises the flag.
+            # The check of torch's own gradient scaler, in one operation: it multiplies by 1 and sets the flag.
             torch._amp_foreach_non_finite_check_and_unscale_([value.clone()], self.stop, self._one)
         elif not value.isfinite():
             raise _error(what, value.item(), self.update, advice)
@@ -79,7 +79,7 @@ class Guard:
         update, watched, arriving = self._sent.popleft()
         for each, number in zip(watched, arriving.value().tolist(), strict=True):
             if not math.isfinite(number):
-                self.stop.zero_()  # whoever goes on after the error begins anew
+                self.stop.zero_()  # a caller that goes on after the error starts without a flag
                 self._sent.clear()
                 self.watched = []
                 raise _error(each.what, number, update, each.advice)

@@ -28,8 +28,8 @@ def joined(states: Tensor, vectors: Tensor | None) -> Tensor:
 class Convolutions(nn.Sequential):
     """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
 
-    A CPU in float32 does the two as one, so that a map is not read and written once more for its ReLU, and all of them as one step
-    of the graph. The same values come out, bit for bit. What it cannot do so, it does layer by layer, as nn.Sequential does.
+    On a CPU in float32 both are fused, which saves reading and writing a map once more, and all layers are one step of the graph.
+    The values are the same bit for bit. Where this is not possible, the layers run one by one, as in nn.Sequential.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Convolutions(nn.Sequential):
         if not (_suits(input) and _are_pairs(layers) and self._is_finite()):
             maps: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return maps
-        if not torch.is_grad_enabled():  # no map is kept for the way back
+        if not torch.is_grad_enabled():  # no map is kept for the backward pass
             for layer in layers[::2]:
                 input = _with_relu(input, layer.weight, layer.bias, layer.stride)
             return input
@@ -47,7 +47,7 @@ class Convolutions(nn.Sequential):
         return fused
 
     def _is_finite(self) -> bool:
-        """The fused ReLU makes 0 of NaN, where torch's keeps it for the losses to be seen: a broken weight must not hide."""
+        """The fused ReLU turns NaN into 0, which would hide a broken weight; torch's keeps it, so that the losses show it."""
         total: Any = sum(parameter.detach().sum() for parameter in self.parameters())
         return bool(total.isfinite())
 
@@ -56,7 +56,7 @@ def _suits(x: Tensor) -> bool:
     mkldnn: Any = torch.backends.mkldnn
     if x.device.type != "cpu" or x.dtype != torch.float32 or not (mkldnn.is_available() and mkldnn.enabled):
         return False
-    # Autocast would not see a fused layer, a compiler fuses by itself, and of one image torch may take another kernel.
+    # Autocast would not see a fused layer, a compiler fuses by itself, and for one image torch may choose another kernel.
     return not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling() and len(x) > 1
 
 
@@ -76,7 +76,9 @@ def _with_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int])
 
 
 class _ConvolutionsAndReLUs(torch.autograd.Function):
-    """Weights and biases in turn. Gradients between the layers are nobody else's, so a ReLU's way back overwrites them."""
+    """Weights and biases alternate. Nothing else uses the gradients between the layers, so the backward pass of a ReLU overwrites
+    them.
+    """
 
     @staticmethod
     def forward(ctx: Any, strides: Sequence[tuple[int, int]], x: Tensor, *parameters: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ class _ConvolutionsAndReLUs(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         depth, wanted = len(ctx.strides), ctx.needs_input_grad[1:]
         maps, parameters = ctx.saved_tensors[: depth + 1], ctx.saved_tensors[depth + 1 :]
-        if torch.is_grad_enabled():  # of a second derivative, which torch's own layers know
+        if torch.is_grad_enabled():  # for a second derivative, which torch's own layers support
             return None, *_differentiable(ctx.strides, [maps[0], *parameters], wanted, gradient)
         found: list[Tensor | None] = []
         gradient = torch.ops.aten.threshold_backward(gradient, maps[-1], 0)

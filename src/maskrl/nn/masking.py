@@ -37,9 +37,7 @@ class CubeMasker:
     balanced: bool = True  # hide exactly η in every block of k steps (released code); False: η of the whole clip
     rounding: Literal["floor", "ceil"] = "floor"  # of η · number of cubes
     per_clip: bool = False  # False: one mask shared by the batch (released code); True: one for every clip
-    fill: int = (
-        0  # what stands where something is hidden, on the 0..255 scale; the paper's figure shows white, its code black
-    )
+    fill: int = 0  # the value of hidden pixels, on the 0..255 scale; the paper's figure shows white, its code black
 
     def __post_init__(self) -> None:
         sides = self.cube if isinstance(self.cube, tuple | list) else ()

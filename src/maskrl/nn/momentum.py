@@ -1,4 +1,4 @@
-"""Modules that belong to somebody else: a slow copy of one, and one that is only borrowed."""
+"""Modules of another owner: a slow copy of one, and one that is borrowed."""
 
 import copy
 from collections.abc import Iterable
@@ -44,13 +44,13 @@ class Momentum(nn.Module):
             torch._foreach_copy_(slow, fast)
 
     def restart(self, online: nn.Module) -> None:
-        """Be an exact copy again, if this is the module that it follows."""
+        """Become an exact copy again, if this is the module that it follows."""
         if online is self._online[0]:
             self.copy.load_state_dict(online.state_dict())
 
 
 class Borrowed(nn.Module):
-    """Somebody else's module: called, but not registered, so that its parameters stay its owner's to save and to train."""
+    """A module of another owner: called, but not registered, so only its owner saves and trains its parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Tensors between the host and an accelerator, without either waiting for the other. On a CPU nothing is moved."""
+"""Copy tensors between the host and an accelerator without making either wait. On a CPU nothing is copied."""
 
 import torch
 from torch import Tensor
 
-# Where the host computes itself, or nobody does.
+# Devices whose tensors are on the host, or have no data.
 HOSTS = ("cpu", "meta")
 
 
@@ -14,12 +14,12 @@ def pinned(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor there, without waiting for it."""
+    """The tensor on that device, without waiting for the copy."""
     return pinned(tensor, device).to(device, non_blocking=True)
 
 
 class Arriving:
-    """A tensor on its way to the host, as it is now."""
+    """The present value of a tensor, on its way to the host."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._event: torch.Event | None = None

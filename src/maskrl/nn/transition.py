@@ -14,7 +14,7 @@ class Transition(Protocol):
 
 
 class VectorTransition(nn.Module):
-    """For latent vectors (SPR and PlayVirtual on DMControl): no residual, no norm of what comes out.
+    """For latent vectors (SPR and PlayVirtual on DMControl): no residual, no norm on the output.
 
     53 298, 53 810 and 55 858 parameters for d = 50 and 1, 2 and 6 actions.
     """

@@ -1,6 +1,6 @@
-"""The autoencoder of SAC+AE (Yarats et al., AAAI 2021): draw the observation again from its latent state.
+"""The autoencoder of SAC+AE (Yarats et al., AAAI 2021): reconstruct the observation from its latent state.
 
-The critic's own observations are encoded, and a decoder, the encoder's layers in reverse, draws them. What it is to draw has 5 bits
+The critic's own observations are encoded, and a decoder, the encoder's layers in reverse, draws them. The targets have 5 bits
 instead of 8, with noise as wide as the bits that were cut off. Small penalties on the latent state and on the decoder's weights
 (its weight decay) make it a regularised autoencoder (Ghosh et al., 2020).
 

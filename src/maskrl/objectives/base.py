@@ -1,7 +1,7 @@
 """What every objective is: a self-supervised loss that shapes an encoder which it borrows from a host agent.
 
-An objective says what it `needs`, whether its loss may be split, which parameters it owns and how they are optimised. Agents ask;
-they know no objective by name.
+An objective says what it `needs`, whether its loss may be split, which parameters it owns and how they are optimised. Agents use
+these answers and know no objective by name.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ class Needs:
 class Offers:
     """What an agent can give to an objective."""
 
-    places: tuple[When, ...]  # where it can run one; the first is where it runs one that does not say
+    places: tuple[When, ...]  # where it can run one; the first is its default
     lacks: tuple[str, ...] = ()  # the fields of `Needs` that it cannot serve
 
 
@@ -140,7 +140,7 @@ class Objective(nn.Module, Generic[V]):
         super().__init__()
         self.host = host  # a plain dataclass, so the encoder is not registered as a part of the objective
         self.needs = needs
-        self.weight = weight  # λ, for whoever adds this loss to others; `Loss.per_clip` comes without it
+        self.weight = weight  # λ, to weigh this loss against others; `Loss.per_clip` comes without it
         for name in ("target_encoder", "q_projection"):
             if getattr(needs, name) and getattr(host, name) is None:
                 raise ValueError(f"The objective {self.name} needs Host.{name}, which is None. Pass it.")
@@ -173,7 +173,7 @@ class Objective(nn.Module, Generic[V]):
 
     @property
     def splits(self) -> bool:
-        """Whether `add_gradient` heeds a `micro_batch`."""
+        """Whether `add_gradient` uses a `micro_batch`."""
         return self.separable
 
     def add_gradient(self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None) -> Loss:
@@ -278,7 +278,7 @@ class ObjectiveConfig(Config):
 
     @property
     def name(self) -> str:
-        """What a method with it is called by."""
+        """Its name within the name of a method."""
         return self.kind
 
     # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
@@ -321,7 +321,7 @@ class ObjectiveConfig(Config):
             )
 
     def advice(self, missing: Sequence[str]) -> str:
-        """Which values do without what is missing, as the end of a sentence."""
+        """Values that avoid the missing need, as the end of a sentence."""
         return ""
 
 

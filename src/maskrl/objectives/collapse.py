@@ -1,4 +1,4 @@
-"""An alarm for latents that have become all alike: then the loss is low and nothing is learnt."""
+"""A warning when all latents have become alike: the loss is then low, but nothing is learned."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 class CollapseAlarm:
     """Warns once when an objective's `target_std` stays under a bound.
 
-    It is the standard deviation of the targets' directions: 1 if they point everywhere, 0 if all are one.
+    It is the standard deviation of the targets' directions: 1 if they point everywhere, 0 if all are the same.
     """
 
     bound: float = 0.01

@@ -60,7 +60,7 @@ class Contrast(Objective[V], Generic[V]):
         return loss._replace(per_clip=loss.per_clip.detach())
 
     def _send_back(self, pieces: list[V], leaves: list[Tensor], size: int) -> None:
-        """The gradients at the embeddings, through the pieces that these were made of."""
+        """Send the gradients at the embeddings back through the pieces that made them."""
         for number, piece in enumerate(pieces):
             rows = slice(number * size, (number + 1) * size)
             pairs = [

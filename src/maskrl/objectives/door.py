@@ -1,4 +1,4 @@
-"""The door for encoders that somebody else made: what would fail at the first update, or learn nothing, is refused here.
+"""Checks for encoders from elsewhere: refuse what would fail at the first update or learn nothing.
 
 host = maskrl.host_for(config, encoder, obs_shape=(4, 84, 84), action_dim=6)
 mlr = maskrl.AuxiliaryStep(config.build(host))
@@ -35,7 +35,7 @@ def host_for(
     missing = [words for need, words in WORDS.items() if getattr(config.needs, need)]
     if missing or not config.needs.clip_length:
         raise ValueError(
-            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, and here there are clips alone. "
+            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, but there are only clips here. "
             f"Use one that needs only clips, such as mlr{config.advice(['q_projection']) if missing else ''}."
         )
     view = _view(config, obs_shape, next(encoder.parameters()).device)
@@ -50,7 +50,7 @@ def host_for(
 
 
 def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torch.device) -> View:
-    """Two observations as the objective's augmentation and mask leave them, once it is known that these fit."""
+    """Two observations after the objective's augmentation and mask, which are first checked to fit."""
     draws = torch.Generator(device).manual_seed(0)
     clip = torch.randint(256, (2, config.needs.clip_length, *obs_shape), generator=draws, device=device).to(torch.uint8)
     if config.masks is not None:

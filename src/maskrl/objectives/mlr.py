@@ -178,7 +178,7 @@ class MaskedFeatures:
         return obs, self.masker(obs[:, :, :1, :1, :1].expand(-1, -1, *self.feature_shape), self.generator)
 
     def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
-        assert isinstance(encoder, Encoder)  # MLRConfig.build has seen to it
+        assert isinstance(encoder, Encoder)  # MLRConfig.build has checked it
         features = over_time(encoder.features, views.masked.pixels())  # (B, K, F, h, w)
         return over_time(encoder.embed, self.masker.hide(features, views.keep))
 

@@ -74,8 +74,8 @@ def optimizer_groups(
 class AuxiliaryStep:
     """Adam of its own, warm-up, clipping and momentum updates, as the paper does on DMControl.
 
-    The encoder is thus moved by two optimisers, the agent's and this one; a call clears the gradients of all it trains, the
-    encoder's included, and leaves its own behind.
+    Two optimisers thus train the encoder, the agent's and this one. A call clears the gradients of everything it trains, the
+    encoder's included, and leaves its own there.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class AuxiliaryStep:
         return self.updates % self.config.momentum_every == 0
 
     def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
-        """What an update does on the device. Whoever calls it has called `begin`, and counts the update."""
+        """The device's part of an update. Call `begin` before it, and count the update afterwards."""
         name, config = self.objective.name, self.config
         views = self.objective.views(Material(clip, batch, self.updates))
         self.optimizer.zero_grad()
@@ -151,7 +151,7 @@ class AuxiliaryStep:
         return metrics | {f"{name}/gradient_norm": norm, f"{name}/learning_rate": used}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the host's own weights, which are the host's to save."""
+        """Everything but the host's own weights, which the host saves."""
         self.guard.check()
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         groups = [group for state in states for group in state["param_groups"]]

@@ -1,6 +1,5 @@
 """What a run is: recipes by name, with the paper's values and their sources."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,7 @@ from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
+from maskrl.recipes.suggest import choices, nearest
 
 __all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and what is defined here
 
@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 
 def example_task(suite: str) -> str:
-    """Some task of a suite."""
+    """A task of a suite, for examples."""
     return next(name for name in names() if name.startswith(f"{suite}/")).partition("/")[2]
 
 
@@ -46,8 +46,8 @@ def find(
 ) -> Recipe:
     """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without.
 
-    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves, where "none" is
-    no objective and "mlr+spr" is two at once.
+    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves: "none" for
+    no objective, "mlr+spr" for two at once.
     """
     return _find(*_suite_and_task(name), profile, method, agent, objective)
 
@@ -88,7 +88,7 @@ def usual(recipe: Recipe, agent: str | None, objective: str | None) -> Recipe | 
 
 
 def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple[str, Any]:
-    """The suite, and its word for the task. An environment of one's own is looked at with the overrides that decide what it is."""
+    """The suite, and its word for the task. A user's environment is made with the overrides that decide what it is."""
     if not isinstance(name, str) or own.is_own(name):
         return "gym", own.look(name, overrides)
     suite, _, task = name.partition("/")
@@ -98,12 +98,13 @@ def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple
         others = [f"dmcontrol/{task}" for task in dmcontrol.OTHER_TASKS] + [
             f"atari/{game}" for game in atari.other_games()
         ]
-        _require("name", name, [*names(), *others], shown=names())
+        if name not in others:
+            raise ValueError(_unknown_recipe(name, [*names(), *others]))
     return suite, name.partition("/")[2]
 
 
 def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
-    """What was asked for as a pair, if it can be had on the suite whose methods the recipe has."""
+    """The pair that was asked for, if the suite has it whose methods the recipe has."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
         raise ValueError(
@@ -123,7 +124,7 @@ def _pair(name: str, suite: str, method: str | None, agent: str | None, objectiv
 
 
 def pair_on(name: str, method: str, suite: str | None = None) -> Pair | None:
-    """The halves of a method on a recipe's suite; None if it cannot be had there. Toys have small values for some."""
+    """The halves of a method on a recipe's suite; None if the suite does not have it. Toys have small values for some."""
     suite = suite or name.partition("/")[0]
     pair = METHODS[method].pairs.get(TOYS.get(name, suite))
     if pair is None or (suite == "toy" and pair.agent is not None and pair.agent not in toy.AGENTS):
@@ -132,7 +133,7 @@ def pair_on(name: str, method: str, suite: str | None = None) -> Pair | None:
 
 
 def published_for(recipe: Recipe, frames: int) -> PublishedScore | None:
-    """What the paper reports for a recipe's task and method after this many frames, if it does."""
+    """The paper's score for a recipe's task and method after this many frames, if there is one."""
     at = frames // recipe.env.action_repeat if unit_of(recipe.name) == "decisions" else frames
     found = published(recipe.name, at, recipe.method)
     return None if found is None or found.seeds is None else found
@@ -169,7 +170,7 @@ def resolve(
 def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile = "auto") -> Recipe:
     """A row of the paper's ablations, such as "masking/MLR-S", on a task of DMControl, which is where the paper has them."""
     if name not in ablations.names():
-        likely = _nearest(name, ablations.names())
+        likely = choices(nearest(name, ablations.names()))
         ending = f": did you mean {likely}?" if likely else "."
         raise ValueError(f"ablation {name!r} is not known{ending} `maskrl recipes list ablations` has them all.")
     plain = find(task, profile)
@@ -178,18 +179,20 @@ def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile
     return with_overrides(plain, ablations.overrides(name, plain))
 
 
-def _require(what: str, value: str, known: Iterable[str], shown: Iterable[str] | None = None) -> None:
+def _unknown_recipe(name: str, known: Iterable[str]) -> str:
+    """The message for a name that no recipe has: the three nearest, and where the list is."""
+    likely = choices(nearest(name, known, number=3))
+    meant = (
+        f": did you mean {likely}?"
+        if likely
+        else ". A name is suite/task, such as dmcontrol/cheetah-run or atari/pong."
+    )
+    return f"recipe {name!r} is not known{meant} `maskrl recipes list` has the list; the suites' other tasks work, too."
+
+
+def _require(what: str, value: str, known: Iterable[str]) -> None:
     known = list(known)
     if value not in known:
-        likely = _nearest(value, known)
-        raise ValueError(
-            f"{what} {value!r} is not known{f': did you mean {likely}?' if likely else '.'} "
-            f"There are {', '.join(shown or known)}{', and every other task of the suites' if shown else ''}."
-        )
-
-
-def _nearest(value: str, known: Iterable[str]) -> str | None:
-    """What was meant, perhaps: "pong" is atari/pong, "masking/mlr-s" is masking/MLR-S."""
-    known = list(known)
-    same = [other for other in known if f"/{other}".casefold().endswith(f"/{value}".casefold())]
-    return next(iter(same or difflib.get_close_matches(value, known, n=1)), None)
+        likely = choices(nearest(value, known))
+        meant = f": did you mean {likely}?" if likely else "."
+        raise ValueError(f"{what} {value!r} is not known{meant} There are {', '.join(known)}.")

@@ -169,7 +169,7 @@ def names() -> list[str]:
 
 
 def overrides(name: str, recipe: Recipe) -> list[str]:
-    """What turns a task's recipe, with its objective, into that row of an ablation."""
+    """The overrides that turn a task's recipe, with its objective, into that row of an ablation."""
     study, _, label = name.partition("/")
     lines = STUDIES[study].rows[label]
     if recipe.profile == "lite":

@@ -20,7 +20,7 @@ from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.published import published_scores
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
-# The benchmark: those of which the paper has scores.
+# The benchmark: the games for which the paper has scores.
 GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if score.task.startswith("atari/")))
 
 # Paper, Table 13: "their MLR losses are relatively smaller than the rest".
@@ -29,7 +29,7 @@ WEIGHT_5 = ("pong", "up_n_down")
 # CURL's released code has a hundredth of its loss in these.
 LITTLE_CURL = ("pong", "boxing", "private_eye", "freeway")
 
-# The masked branch as the released code has it: nothing but its own scores speaks for these (docs/fidelity.md).
+# The masked branch as the released code has it: only its own scores support these (docs/fidelity.md).
 RELEASED_MLR = MLRConfig(
     mask=MaskConfig(cube=(8, 12, 12), rounding="ceil"),  # its mask keeps what it should hide: 25 of 49 cells hidden
     augment=AugmentConfig(crop=None, shift=4),

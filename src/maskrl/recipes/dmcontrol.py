@@ -36,7 +36,7 @@ PAPER_TASKS: dict[str, tuple[str, ...]] = {
 # Paper, Table 11, has their scores but nothing has their settings: those of the sister task, by our choice.
 SISTERS = {"reacher-hard": "reacher-easy", "walker-run": "walker-walk"}
 
-# Nothing has their settings, either: what we chose by runs (docs/training.md).
+# Nothing has their settings, either: what we chose by runs (docs/profiles.md).
 OURS: dict[str, tuple[str, ...]] = {"cartpole-balance": ("env.action_repeat=8",)}  # as for cartpole-swingup
 
 # What the lite profile changes in the paper's recipe, for a CPU of a few cores. {k} is the task's cube depth.
@@ -47,7 +47,7 @@ LITE: tuple[str, ...] = (
     "checkpoint_every=2000",
     # Small frames, shifted by as large a share as in DrQ: a crop of 100 to 84 moves them by twice that, at a higher price.
     "env.size=48",
-    # At 48 pixels shadows and reflections tell nothing that the bodies do not, and cost nine tenths of a picture without a GPU.
+    # At 48 pixels shadows and reflections add no information, and cost nine tenths of the drawing time without a GPU.
     "env.drawing=plain",
     "agent.augment.crop=none",
     "agent.augment.shift=2",
@@ -68,8 +68,8 @@ LITE: tuple[str, ...] = (
     "objective.every=2",
 )
 
-# The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed, because to ask the suite is to load
-# its simulator.
+# The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed here, because asking the suite means
+# loading its simulator.
 OTHER_TASKS = (
     *("acrobot-swingup", "acrobot-swingup_sparse", "cartpole-balance", "cartpole-balance_sparse"),
     *("cartpole-swingup_sparse", "cartpole-two_poles", "cartpole-three_poles", "dog-stand", "dog-walk", "dog-trot"),
@@ -187,7 +187,7 @@ def _with_agent(plain: Recipe, agent: str) -> Recipe:
     if agent.startswith("drqv2"):
         plain = replace(plain, agent=_drqv2(is_lite))
         values += DRQV2_TASKS.get(task, ())
-    if is_lite:  # what a method leaves out is left out
+    if is_lite:  # a method's missing objective stays missing
         sizes = {"replay.capacity", *(line.partition("=")[0] for line in LITE)}
         values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
     half = plain.frames // (2 * 2)  # of the decisions at DrQ-v2's action repeat
@@ -215,8 +215,8 @@ def suited(objective: AnyObjective, recipe: Recipe, patch: int = 12) -> AnyObjec
     views = getattr(objective, "augment", None)
     if views is not None and views.enlarge is None and views.crop != agent.crop:
         changes["augment"] = replace(views, crop=agent.crop, shift=agent.shift)
-        if isinstance(objective, MLRConfig):  # its cubes lie in whole frames: as on Atari, whose frames are as large
-            changes["mask"] = replace(objective.mask, cube=(objective.mask.cube[0], patch, patch))
+        if objective.masks is not None:  # cubes of whole frames: as on Atari, whose frames have the same size
+            changes["mask"] = replace(objective.masks, cube=(objective.masks.cube[0], patch, patch))
     return replace(objective, **changes)
 
 

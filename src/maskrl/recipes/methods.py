@@ -26,7 +26,7 @@ _MLR = "Yu et al., NeurIPS 2022"
 _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
 SUITES = ("dmcontrol", "atari")
 
-# The suite whose methods a toy has, as far as there are small values for them; and an environment of one's own, by its agent.
+# The suite whose methods a toy has, as far as there are small values for them; and a user's environment, by its agent.
 TOYS = {"toy/reach": "dmcontrol", "toy/catch": "atari"}
 OWN = {"sac": "dmcontrol", "drqv2": "dmcontrol", "rainbow": "atari"}
 

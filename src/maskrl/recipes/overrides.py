@@ -1,6 +1,5 @@
 """Recipes from text: a recipe.json, or overrides of single values by their dotted paths."""
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from maskrl.recipes.schema import (
     tree_leaves,
     with_objective,
 )
+from maskrl.recipes.suggest import choices, fields_like, fields_with_the_last_word_of, nearest
 
 DEEPEST = 20  # groups and lists within each other
 LONGEST = 100_000  # characters of an override
@@ -30,7 +30,7 @@ RESIZED = ("control", "nature", "impala")  # encoders that have a size of latent
 def from_json(text: str) -> Recipe:
     """The recipe that `as_json` wrote. A ValueError names everything that is wrong with it, one per line."""
     unknown: Any = None
-    with suppress(ValueError, RecursionError):  # `_read` tells what is wrong with text that is no JSON
+    with suppress(ValueError, RecursionError):  # `_read` reports what is wrong with text that is not JSON
         tree = json.loads(text)
         objective = tree.get("objective") if isinstance(tree, dict) else None
         encoder = (
@@ -93,7 +93,7 @@ def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Rec
 
 
 def is_deep(text: str) -> bool:
-    """Whether JSON has more groups and lists within each other than anybody needs: readers call themselves for each."""
+    """Whether JSON is nested deeper than any recipe: parsers recurse into every level."""
     depth = 0
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -122,14 +122,12 @@ def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]
         return with_objective(recipe, None)
     names = override.value.split("+")
     if len(names) > 2 or any(name not in named for name in names):
-        raise ValueError(
-            f"{override.text}: expected {_choices(['none', *named])}{_did_you_mean(override.value, named)}"
-        )
+        raise ValueError(f"{override.text}: expected {choices(['none', *named])}{_did_you_mean(override.value, named)}")
     return with_objective(recipe, objective_named(override.value, named))
 
 
 def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> None:
-    """Put the value in its place. A place that does not exist is made: whoever reads the tree will complain of it."""
+    """Put the value in its place. A place that does not exist is made; reading the tree then reports it."""
     *groups, name = override.path
     node = tree
     for depth, group in enumerate(groups, start=1):
@@ -157,7 +155,9 @@ def _merge(node: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _parse(text: str, expected: Any) -> Any:
-    """JSON if it is, else a list with commas, none, true or false, a number, and at last a word; text where text is expected."""
+    """Parse JSON, otherwise a list with commas, none, true or false, a number, and finally a word; text where text is
+    expected.
+    """
     if expected is str or (get_origin(expected) is Literal and text in get_args(expected)):
         return text  # "none" is a word here, as in objective.projection=none
     if expected == str | None and text.lower() != "none":
@@ -225,20 +225,14 @@ def _explain(detail: Any, tree: Any) -> _Problem:
     place = _locate(detail["loc"], tree)
     path, name, seen = place.path, ".".join(place.path), place.value
     if detail["type"] == "unexpected_keyword_argument":
-        group = _locate(path[:-1], tree)
-        names = _names(_group(group.type, group.value))
-        all_names = f"; {'.'.join(group.path) or 'a recipe'} has {', '.join(names)}."
-        elsewhere = [leaf for leaf, _ in tree_leaves("", tree) if leaf.endswith(f".{path[-1]}") and leaf != name]
-        if len(elsewhere) == 1:  # the right name in the wrong group
-            return _Problem(path, f"{name} is not a field; did you mean {elsewhere[0]}?")
-        return _Problem(path, f"{name} is not a field{_did_you_mean(path[-1], names, otherwise=all_names)}")
+        return _Problem(path, f"{name} is not a field{_meant_field(place, tree)}")
     if detail["type"] == "value_error":
         return _Problem(path, f"{name}: {detail['ctx']['error']}" if path else str(detail["ctx"]["error"]))
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
         groups: list[Any] = [option for option in _options(place.type) if is_dataclass(option)]
         kinds = [group.kind for group in groups]
         path, name, seen = (*path, "kind"), f"{name}.kind", seen.get("kind")
-        expected, ending = _choices(kinds), _did_you_mean(str(seen), kinds)
+        expected, ending = choices(kinds), _did_you_mean(str(seen), kinds)
     else:
         expected = _described(place.type)
         ending = _did_you_mean(str(seen), get_args(place.type)) if get_origin(place.type) is Literal else "."
@@ -246,6 +240,20 @@ def _explain(detail: Any, tree: Any) -> _Problem:
     return _Problem(
         path, f"{name or 'A recipe'}: expected {expected}, got {'nothing' if missing else json.dumps(seen)}{ending}"
     )
+
+
+def _meant_field(place: "_Place", tree: Any) -> str:
+    """The end of a sentence about a field that does not exist: what may have been meant, or what there is."""
+    group, name = _locate(place.path[:-1], tree), ".".join(place.path)
+    known, leaves = _names(_group(group.type, group.value)), [leaf for leaf, _ in tree_leaves("", tree)]
+    asked = next(
+        (leaf for leaf in leaves if leaf.startswith(f"{name}.")), name
+    )  # mask.ratio, where mask is not a group
+    fields = [leaf for leaf in leaves if leaf != name and not leaf.startswith(f"{name}.")]
+    likely = fields_like(asked, fields) or nearest(place.path[-1], known) or fields_with_the_last_word_of(asked, fields)
+    if likely:
+        return f"; did you mean {choices(likely)}?"
+    return f"; {'.'.join(group.path) or 'a recipe'} has {', '.join(known)}."
 
 
 class _Place(NamedTuple):
@@ -269,7 +277,7 @@ def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
 
 
 def _group(expected: Any, value: Any) -> Any:
-    """The dataclass that a value is to become, by its kind if there are several; None if it is no group."""
+    """The dataclass of a value, by its kind if there are several; None if it is not a group."""
     options = [option for option in _options(expected) if is_dataclass(option)]
     kind = value.get("kind") if isinstance(value, dict) else None
     same = [option for option in options if kind in get_args(get_type_hints(option).get("kind"))]
@@ -287,7 +295,7 @@ def _described(expected: Any) -> str:
     if is_dataclass(expected):
         return f"a group of {', '.join(_names(expected))}"
     if get_origin(expected) is Literal:
-        return _choices([as_override(choice) for choice in get_args(expected)])
+        return choices([as_override(choice) for choice in get_args(expected)])
     if get_origin(expected) is tuple:
         items = get_args(expected)
         if items[0] is str:
@@ -297,15 +305,11 @@ def _described(expected: Any) -> str:
     return words.get(expected, str(expected))
 
 
-def _choices(names: Sequence[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def _names(group: Any) -> list[str]:
     return [field.name for field in fields(group)]
 
 
-def _did_you_mean(name: str, names: Iterable[object], otherwise: str = ".") -> str:
+def _did_you_mean(name: str, names: Iterable[object]) -> str:
     """The end of a sentence."""
-    likely = difflib.get_close_matches(name, [str(other) for other in names], n=1)
-    return f"; did you mean {likely[0]}?" if likely else otherwise
+    likely = nearest(name, map(str, names))
+    return f"; did you mean {likely[0]}?" if likely else "."

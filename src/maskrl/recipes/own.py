@@ -1,7 +1,7 @@
 """A recipe for any Gymnasium environment: SAC for continuous actions, Rainbow for discrete ones.
 
-The values are the paper's for DMControl (its default for tasks) and for Atari-100k, or this project's lite ones, with what is said
-here put in their place. `maskrl.recipes.sources` has the source of every value.
+The values are the paper's for DMControl (its default for tasks) and for Atari-100k, or this project's lite ones, with the changes
+made here. `maskrl.recipes.sources` has the source of every value.
 """
 
 import json
@@ -24,7 +24,7 @@ AGENTS: dict[str, tuple[str, ...]] = {**dmcontrol.AGENTS, **atari.AGENTS}
 # The tasks whose recipes these are made of: ones for which the paper has nothing but its defaults.
 LIKE: dict[Kind, str] = {"sac": "dmcontrol/acrobot-swingup", "rainbow": "atari/alien"}
 
-# What decides which environment it is, and what it shows and takes. It is looked at with these before an agent is chosen.
+# Values that decide which environment it is, and its observations and actions. It is made with these before an agent is chosen.
 DECIDES = ("env.kwargs", "env.wrappers", "env.pixels", "env.image", "env.action_limit")
 
 ENV: dict[Kind, dict[str, Any]] = {"sac": {"action_repeat": 2}, "rainbow": {"action_repeat": 1, "reward_clip": 1.0}}
@@ -59,7 +59,7 @@ class Seen(NamedTuple):
 
 
 def is_own(name: object) -> bool:
-    """Whether a name is of an environment of one's own: gym/ID, FILE.py:FUNCTION, or a callable."""
+    """Whether a name is of a user's environment: gym/ID, FILE.py:FUNCTION, or a callable."""
     if not isinstance(name, str):
         return True
     return name.startswith("gym/") or name.rpartition(":")[0].endswith(".py") or name.endswith(".py")
@@ -79,7 +79,7 @@ def look(name: str | Factory, overrides: Iterable[str] = ()) -> Seen:
 
 
 def seen(recipe: Recipe) -> Seen:
-    """What a recipe was made of. Looks at no environment."""
+    """The environment and agent of a recipe, without making the environment."""
     assert isinstance(recipe.env, Gym)
     return Seen(recipe.env, "rainbow" if recipe.agent.kind == "rainbow" else "sac")
 
@@ -92,7 +92,7 @@ def objectives(seen: Seen, profile: Profile) -> dict[str, AnyObjective]:
 
 
 def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
-    """The environment with an agent that its actions ask for, and some of the objectives or none."""
+    """The environment with an agent that fits its actions, and some of the objectives or none."""
     suite, task = _like(seen)
     if agent not in (None, *suite.AGENTS):
         takes = {"sac": "continuous", "rainbow": "discrete"}[seen.kind]

@@ -1,7 +1,7 @@
 """The tables of the paper: Yu et al., Mask-based Latent Reconstruction for Reinforcement Learning, NeurIPS 2022.
 
 Every number is as printed and lies in `data/*.csv` with the label of its table; `data/sources.csv` has the tables' numbers.
-What is printed wrongly stays as it is and is marked (`data/misprints.csv`): a reader decides what to make of it.
+Misprints stay as printed and are marked (`data/misprints.csv`).
 """
 
 import csv
@@ -50,7 +50,7 @@ class PublishedAggregate(NamedTuple):
 
 
 class Players(NamedTuple):
-    """Between whom a score on Atari is normalised."""
+    """The two players between whom a score on Atari is normalised."""
 
     random: float
     human: float
@@ -109,7 +109,7 @@ def published_aggregates() -> tuple[PublishedAggregate, ...]:
 
 
 def published(task: str, at: int, method: str, *, table: str | None = None) -> PublishedScore | None:
-    """What the paper reports for a task at that time, in its unit; None if it does not. "mlr" is "MLR", "sac_ae" is "SAC+AE"."""
+    """The paper's score for a task at that time, in its unit; None if there is none. "mlr" is "MLR", "sac_ae" is "SAC+AE"."""
     tables = MAIN_TABLES if table is None else (table,)
     found = (_by_key().get((name, task, at, plainly(method))) for name in tables)
     return next((score for score in found if score is not None), None)
@@ -121,7 +121,7 @@ def plainly(method: str) -> str:
 
 
 def unit_of(task: str) -> str:
-    """In which unit the tables count: decisions on Atari-100k, frames elsewhere."""
+    """The unit of the tables: decisions on Atari-100k, frames elsewhere."""
     return "decisions" if task.startswith("atari/") else "frames"
 
 

@@ -185,7 +185,7 @@ class Recipe(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownObjective(ObjectiveConfig):
-    """An objective from somebody's own code, as a recipe.json tells of it: it can be reported, but not built."""
+    """An objective from other code, known from a recipe.json only: it can be reported, but not built."""
 
     values: dict[str, Any]
 

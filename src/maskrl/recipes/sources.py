@@ -63,10 +63,10 @@ def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
 
 
 def explain(recipe: Recipe) -> list[Explanation]:
-    """Every value of a recipe with its source: the paper, its code, the profile, or whoever overrode it."""
+    """Every value of a recipe with its source: the paper, its code, the profile, or an override."""
     suite, _, task = recipe.name.partition("/")
     objective = None if recipe.objective is None else recipe.objective.name
-    # The toys, and environments of one's own, are explained beside a task of the paper that their agent is for.
+    # Toys, and users' environments, are explained beside a task of the paper that their agent is for.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, is_own = suite == "toy", suite == "gym"
     like = own.LIKE[own.seen(recipe).kind] if is_own else like
@@ -75,7 +75,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
     if is_own:
         sources |= sources_of("gym") | sources_of(f"gym {own.seen(recipe).kind}")
     of_suite = atari if on_atari else dmcontrol
-    # Values of one's own have no recipe to be compared with: they are overrides of the suite's.
+    # A user's values have no recipe to be compared with: they are overrides of the suite's.
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
     pair = (
         recipe.preset if recipe.preset in of_suite.AGENTS else None,
@@ -111,7 +111,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
         elif path in BY_TASK and task in dmcontrol.SISTERS:
             ours = f"ours: the paper has scores of {task} but no settings; as for {dmcontrol.SISTERS[task]}"
         elif any(line.startswith(f"{path}=") for line in dmcontrol.OURS.get(task, ())):
-            ours = f"ours: the paper does not have {task}; chosen by runs (docs/training.md)"
+            ours = f"ours: the paper does not have {task}; chosen by runs (docs/profiles.md)"
         elif path in BY_TASK and not is_own and not is_toy and not on_atari and task not in dmcontrol.PAPER_TASKS:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)

@@ -122,7 +122,7 @@ def _catch() -> Recipe:
             augment=AugmentConfig(crop=None, intensity=0.0),
             warmup_decisions=500,
             updates_per_decision=1,
-            batch_size=128,  # for so small a network hardly dearer than 32
+            batch_size=128,  # hardly slower than 32 for such a small network
             n_step=3,
             learning_rate=1e-3,
             correction_updates=4000,

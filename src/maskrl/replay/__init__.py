@@ -1,1 +1,1 @@
-"""What the agent has experienced: every frame stored once, read as transitions or clips, drawn uniformly or by priority."""
+"""The replay: every frame is stored once, read as transitions or clips, and drawn uniformly or by priority."""

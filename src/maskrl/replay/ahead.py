@@ -9,8 +9,8 @@ from typing import Any
 class Ahead:
     """At most `depth` batches in the order of their draws; 0: none.
 
-    Draws are made by whoever asks for them, at once, so they are those that would be made later as long as nothing is added to the
-    replay in between. Only the reading is left to the thread.
+    The caller draws at once; only the reading is left to the thread. As long as nothing is added to the replay in between, these
+    are the draws that would be made later.
     """
 
     def __init__(self, depth: int) -> None:

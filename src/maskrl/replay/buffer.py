@@ -1,4 +1,4 @@
-"""What the agent has lived through. Every frame is stored once; stacks of frames are built when they are read.
+"""The transitions of an agent. Every frame is stored once; stacks of frames are built when they are read.
 
 An episode of T transitions takes T + 1 slots, one for each of its frames. Frames are numbered from the first one ever
 added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's seam is the one comparison `t < next`.
@@ -71,7 +71,7 @@ class Transitions:
         return self._each(lambda tensor: sent(tensor, device))
 
     def pinned(self, device: torch.device | str) -> "Transitions":
-        """In memory from which they can be sent to the device without waiting."""
+        """The transitions in memory that can be copied to the device without waiting."""
         return self._each(lambda tensor: pinned(tensor, device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Transitions":
@@ -106,27 +106,8 @@ class Replay:
         mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
         prefetch: int = 0,  # batches that may be gathered ahead, see `Ahead`
     ) -> None:
-        if len(frame_shape) != 3 or min(frame_shape) < 1:
-            raise ValueError(
-                f"frame_shape={frame_shape} must be (channels, height, width) of one frame, not of a stack."
-            )
-        if min(action_dim, frame_stack, capacity) < 1 or reserve < 0:
-            raise ValueError(
-                f"action_dim={action_dim}, frame_stack={frame_stack} and capacity={capacity} must be at least 1, "
-                f"reserve={reserve} at least 0."
-            )
-        if pad not in ("repeat", "zero"):
-            raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
-        if priority_exponent is not None and not 0 <= priority_exponent <= 1:
-            raise ValueError(
-                f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
-                "their errors (Rainbow: 0.5), or be None for uniform draws."
-            )
-        if prefetch and priority_exponent is not None:
-            raise ValueError(
-                f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
-                "uniformly (priority_exponent=None)."
-            )
+        _require_sizes(frame_shape, action_dim, frame_stack, capacity, reserve)
+        _require_draws(pad, priority_exponent, prefetch)
         # Where the frames are on the device, there is nothing to gather here.
         self.ahead = Ahead(prefetch if mirror is None else 0)
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
@@ -135,8 +116,7 @@ class Replay:
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim, discrete, vector_dim))
         self._frames = allocate(f"{prefix}frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
-        # The check sum of what lies in each slot, 0 for nothing. After a crash, or years later, it says which frames are still
-        # what was written there last.
+        # The check sum of the frame in each slot, 0 for none. After a crash it tells which frames are still as they were written.
         self._stamps = allocate(f"{prefix}stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
         # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
@@ -285,8 +265,8 @@ class Replay:
     ) -> Draw:
         """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
 
-        `whole`: the `span` transitions from each lie in its episode. Else only the first has to, so an episode may end
-        within the span; but all of it has been lived, so that a return or a clip read there will never get any longer.
+        `whole`: the `span` transitions from each lie in its episode. Otherwise only the first has to, so an episode may end
+        within the span. All of the span is stored already, so a return or a clip that is read there never gets longer.
         `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
         `purpose`: which random stream draws.
         `stratified`: where it can, each of `batch_size` equal shares of the sum of leaves gives one start.
@@ -320,8 +300,8 @@ class Replay:
     def spread(self, count: int, *, span: int = 1) -> Draw:
         """Up to `count` starts, each followed by `span` transitions of its episode, evenly over all that is stored.
 
-        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For whoever looks on: nothing is
-        random here, and the draws of those who learn stay what they are.
+        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For probes: nothing is random
+        here, so the draws for learning do not change.
         """
         every = np.arange(self._oldest_start(), max(self._oldest_start(), self._next - span))
         every = every[self._reaches(every, span)]
@@ -383,8 +363,8 @@ class Replay:
     def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
         """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.
 
-        A start that was overwritten since the draw is passed over. Errors on an accelerator travel to the host meanwhile: they
-        are awaited when the leaves are next read, which makes no difference to what is read.
+        A start that was overwritten since the draw is passed over. Errors on an accelerator are copied to the host meanwhile and
+        awaited when the leaves are next read; the leaves are the same as without this delay.
         """
         if self._tree is None:
             raise RuntimeError(
@@ -398,7 +378,7 @@ class Replay:
             self._await_priorities()
 
     def _await_priorities(self) -> None:
-        """Write down the errors that were on their way."""
+        """Set the leaves of errors that were on their way to the host."""
         if self._arriving is None:
             return
         (draw, arriving), self._arriving = self._arriving, None
@@ -417,7 +397,7 @@ class Replay:
         starts, errors = draw.starts[stored], errors[stored]
         if not self._reaches(starts, 1).all():
             raise ValueError(
-                f"Of {len(draw)} starts some are no transitions. Only reprioritise a draw of this same replay."
+                f"Of {len(draw)} starts some are not transitions. Only reprioritise a draw of this same replay."
             )
         # The bounds of the released code, which also catch a divergence that rounding has put below 0.
         self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)
@@ -544,7 +524,7 @@ class Replay:
     def must_be_saved(self) -> bool:
         """Whether the next episode's first frame and its second may replace one that the last state but one needs.
 
-        It is the older of two states that is protected, for whoever has lost the newer one.
+        The older of two states is protected, in case the newer one is lost.
         """
         ahead = self._next + 2
         wraps = isinstance(self._frames, np.memmap) and ahead > self._slots
@@ -571,8 +551,8 @@ class Replay:
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Continue from a state: same draws, same batches. Returns how many frames are lost.
 
-        Those are the frames in files that are damaged or were written over since, and all before them: none, unless
-        somebody or something else had its hands on the files.
+        Those are the frames in files that are damaged or were written over since, and all before them: none, unless something
+        else changed the files.
         """
         if not self._holds(state["layout"], state["next"]):
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
@@ -643,8 +623,35 @@ class Replay:
 
 
 def _stamp(number: int, frame: NDArray[np.uint8]) -> int:
-    """A check sum of a frame and its number, as a slot has seen other frames before."""
+    """A check sum of a frame and its number: the slot held other frames before."""
     return crc32(np.ascontiguousarray(frame).data, number)
+
+
+def _require_sizes(
+    frame_shape: tuple[int, int, int], action_dim: int, frame_stack: int, capacity: int, reserve: int
+) -> None:
+    if len(frame_shape) != 3 or min(frame_shape) < 1:
+        raise ValueError(f"frame_shape={frame_shape} must be (channels, height, width) of one frame, not of a stack.")
+    if min(action_dim, frame_stack, capacity) < 1 or reserve < 0:
+        raise ValueError(
+            f"action_dim={action_dim}, frame_stack={frame_stack} and capacity={capacity} must be at least 1, "
+            f"reserve={reserve} at least 0."
+        )
+
+
+def _require_draws(pad: str, priority_exponent: float | None, prefetch: int) -> None:
+    if pad not in ("repeat", "zero"):
+        raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
+    if priority_exponent is not None and not 0 <= priority_exponent <= 1:
+        raise ValueError(
+            f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
+            "their errors (Rainbow: 0.5), or be None for uniform draws."
+        )
+    if prefetch and priority_exponent is not None:
+        raise ValueError(
+            f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
+            "uniformly (priority_exponent=None)."
+        )
 
 
 def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
@@ -700,8 +707,8 @@ def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | No
 
 
 def _lengthen(file: IO[bytes], size: int) -> None:
-    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would
-    kill the process without a word.
+    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would kill
+    the process without a message.
     """
     file.truncate(size)
     if hasattr(os, "posix_fallocate"):

@@ -1,4 +1,4 @@
-"""Clips for a training loop of your own, beside whatever replay it has.
+"""Clips for a training loop of your own, beside its replay.
 
 clips = maskrl.ClipStore(envs.single_observation_space, envs.single_action_space, 100_000, envs.num_envs, frame_stack=4)
 clips.add(obs, actions, terminated | truncated)        # once per step of the loop
@@ -24,7 +24,7 @@ class ClipStore:
     """The newest steps of one or several environments. Every frame is stored once, in memory or in files of a directory.
 
     `capacity` counts steps of all environments together. `frame_stack` says how many frames an observation holds on its channel
-    axis, oldest first; with 1 an observation is stored whole. Observations that have a stack axis of their own need no word.
+    axis, oldest first; with 1 an observation is stored whole. For observations that have a stack axis of their own, leave it out.
     Episodes of under 100 steps take more room than is reserved for them: then the oldest steps go sooner.
     """
 
@@ -78,7 +78,7 @@ class ClipStore:
         return min(self._steps, self._slots) * self._frames.columns
 
     def add(self, obs: ArrayLike, actions: ArrayLike, ended: ArrayLike) -> None:
-        """Store one step of every environment: what was seen, what was done there, and whether that ended the episode.
+        """Store one step of every environment: the observation, the action taken there, and whether that ended the episode.
 
         `ended` is terminated or truncated. A single environment may leave out the first axis.
         """
@@ -101,7 +101,7 @@ class ClipStore:
         self._steps += 1
 
     def cut(self) -> None:
-        """Say that the next observations continue nothing: for environments that you have reset within an episode."""
+        """Start new episodes with the next observations: call it after resetting environments within an episode."""
         self._open[:] = False
 
     def draw(self, clips: int, *, length: int) -> Clip:

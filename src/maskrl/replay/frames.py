@@ -35,7 +35,7 @@ class Frames:
 
     @staticmethod
     def slots_for(steps: int, stack: int) -> int:
-        """Room for so many steps in episodes of 100; an episode takes `stack` frames more than it has steps."""
+        """Frames to keep for `steps` steps in episodes of 100: an episode has `stack` frames more than steps."""
         return steps + (steps // 100 + 2) * stack
 
     @property

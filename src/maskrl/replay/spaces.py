@@ -15,7 +15,7 @@ class Pictures:
     """Observations of a space as pictures (C, H, W): channels first or last, stacked along an axis of their own or not."""
 
     space_shape: tuple[int, ...]
-    stack: int  # frames along the first of four axes, else 1
+    stack: int  # frames along the first of four axes, otherwise 1
 
     @classmethod
     def of(cls, space: gym.Space[Any]) -> "Pictures":

@@ -72,7 +72,7 @@ class SumTree:
         nodes = np.ones(len(rest), np.int64)
         for _ in range(self._depth):
             # Every node on the way is above 0. On the right that is asked for; the left one is above the rest, which
-            # is not negative, or else it is the whole of its parent. Rounding may leave a rest that is too large for
+            # is not negative, or it is the whole of its parent. Rounding may leave a rest that is too large for
             # the parent; then the way leads to the parent's last leaf above 0.
             left, right = self._children[nodes].T
             goes_right = (rest >= left) & (right > 0)

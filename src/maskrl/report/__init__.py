@@ -1,10 +1,10 @@
-"""What the report page shows, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
+"""The content of the report page, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
 
 report(["runs"])            # run directories, folders of them and CSV files, beside the paper's numbers
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from maskrl.report.facts import RunFacts, all_facts
 from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, versions, what_was_run
 from maskrl.report.probes import representation
-from maskrl.report.tables import counted
+from maskrl.report.tables import Mark, counted
 from maskrl.report.task_by_task import in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
 
@@ -54,14 +54,16 @@ def report(
         versions(facts),
         gaps(groups, facts, problems),
     ]
+    headline = tuple(map(_headline, groups)) or (Lines("", (Line("No run has a score yet.", "warn"),)),)
     return Report(
         _title(methods, tasks),
         f"{listed}{f', scores taken at {at:,}' if at is not None else ''}.",
         _counts(scores, facts, len(methods), len(tasks), len(problems)),
-        tuple(map(_headline, groups)) or (Lines("", (Line("No run has a score yet.", "warn"),)),),
+        headline,
         _with_unique_keys([section for section in sections if section is not None]),
         tuple(methods),
         tuple(problems),
+        _in_short(headline, sum(not fact.finished for fact in facts), len(problems)),
     )
 
 
@@ -69,6 +71,28 @@ def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
     """Such as "mlr and baseline on 6 tasks"."""
     who = " and ".join(methods) if len(methods) <= 2 else f"{len(methods)} methods"
     return f"{who} on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+
+
+# Marks of the headline's comparisons, in words, in the order in which they are told.
+OUTCOMES: Mapping[Mark, str] = {
+    "above": "above",
+    "below": "below",
+    "consistent": "without a difference",
+    "unsure": "without a verdict",
+}
+
+
+def _in_short(headline: Sequence[Lines], unfinished: int, problems: int) -> str:
+    """Such as "Of 3 comparisons, 1 is above, 2 are below. Every run is finished, and nothing is missing."."""
+    marks = Counter(line.mark for group in headline for line in group.lines if line.lead)
+    parts = [
+        f"{marks[mark]} {'is' if marks[mark] == 1 else 'are'} {word}" for mark, word in OUTCOMES.items() if marks[mark]
+    ]
+    told = (
+        f"Of {counted(sum(marks.values()), 'comparison')}, {', '.join(parts)}." if parts else "Nothing is compared yet."
+    )
+    gaps = [counted(unfinished, "unfinished run")] * bool(unfinished) + [counted(problems, "problem")] * bool(problems)
+    return f"{told} {' and '.join(gaps)}: see Gaps." if gaps else f"{told} Every run is finished."
 
 
 def _counts(
@@ -116,7 +140,7 @@ def _with_unique_keys(found: Sequence[Section]) -> tuple[Section, ...]:
 
 
 def _headline(group: Group) -> Lines:
-    """What can be said of a group, in a few sentences."""
+    """The findings about a group, in a few sentences."""
     lines = [line for m, found in group.against_baseline.items() for line in _claims(m, str(group.reference), found)]
     lines += [line for m, found in group.against_paper.items() for line in _claims(m, "the paper", found)]
     if group.papers and group.not_the_papers and group.suite in IN_THE_PAPER:
@@ -124,13 +148,13 @@ def _headline(group: Group) -> Lines:
     if not lines:
         runs = Counter(run.method for run in group.final.runs)
         means = [f"{method} has {counted(runs[method], 'run')} with a final score" for method in group.methods]
-        lines.append(Line(f"{'; '.join(means)}. There is nothing to hold it against."))
+        lines.append(Line(f"{'; '.join(means)}. There is nothing to compare it with."))
     return Lines(group.name, tuple(lines))
 
 
 def _claims(method: str, reference: str, verdicts: Verdicts) -> Sequence[Line]:
-    """The verdict over all tasks, or over the only one; of several without one, how many went which way."""
+    """The verdict over all tasks, or over the only one; of several without one, how many are above and below."""
     if not verdicts.tasks:
-        return [Line(f"{method} cannot be held against {reference} yet.", "unsure")]
+        return [Line(f"{method} cannot be compared with {reference} yet.", "unsure")]
     chosen: Sequence[Verdict] = verdicts.overall or (verdicts.tasks if len(verdicts.tasks) == 1 else ())
     return in_words(chosen) or [Line(negative_lines(method, reference, verdicts.tasks)[0])]

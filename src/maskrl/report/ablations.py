@@ -1,4 +1,4 @@
-"""The paper's ablations: its labels down, and across its numbers beside ours."""
+"""The paper's ablations: a row for each of its labels, with its numbers beside ours."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -25,7 +25,7 @@ def ablations(groups: Sequence[Group]) -> Section | None:
         for name, study in STUDIES.items()
         if (rows := _study_rows(name, study, group))
     ]
-    told = "Rows are under the paper’s labels: runs whose recipe is that row’s, whatever their folder is called."
+    told = "Rows are under the paper’s labels: runs that have the recipe of that row, in any folder."
     return Section("ablations", "Ablations", (told,), tuple(blocks)) if blocks else None
 
 
@@ -48,7 +48,7 @@ def _row_method(name: str, task: str, group: Group) -> str | None:
             method = method_of(recipes.ablation(name, task, profile))
         except ValueError:  # the paper has no such row on that task
             continue
-        # An encoder may lie anywhere: whichever it is, these are the runs that begin with one.
+        # The encoder's file may be anywhere: these are the runs that begin with one.
         start = method.partition("encoder_from=")[0]
         alike = [m for m in group.methods if m.startswith(f"{start}encoder_from=")] if start != method else [method]
         found = [candidate for candidate in alike if len(group.final.values(candidate, task))]
@@ -58,7 +58,7 @@ def _row_method(name: str, task: str, group: Group) -> str | None:
 
 
 def _table(name: str, study: Study, group: Group, rows: Rows) -> Table:
-    """The paper's labels down; across, our columns, and the paper's after each of them if it is wanted."""
+    """A row for each of the paper's labels: our columns, each followed by the paper's if wanted."""
     printed = [cell.method for cell in published_scores() if cell.table == study.table]
     labels = list(dict.fromkeys([*printed, *study.rows]))  # in the paper's order
     tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
@@ -95,7 +95,7 @@ def _our_aggregate(group: Group, rows: Rows, tasks: Sequence[str], statistic: st
 
 
 def _papers_aggregate(study: Study, group: Group, statistic: str) -> Iterator[Field[str]]:
-    """What the paper prints over tasks, if it does."""
+    """The paper's number over tasks, if there is one."""
     name = f"{statistic}_over_tasks"
     found = {a.method: a for a in published_aggregates() if (a.table, a.name) == (study.table, name)}
 
@@ -107,7 +107,7 @@ def _papers_aggregate(study: Study, group: Group, statistic: str) -> Iterator[Fi
 
 
 def _papers_task(study: Study, group: Group, task: str, labels: Sequence[str]) -> Iterator[Field[str]]:
-    """What the paper prints of a task, at each of its times."""
+    """The paper's numbers for a task, at each of its times."""
     for at in study.frames if study.table is not None else ():
         cells = {label: published(task, at, label, table=study.table) for label in labels}
         if any(cells.values()):

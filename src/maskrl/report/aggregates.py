@@ -1,4 +1,4 @@
-"""Numbers over all tasks: aggregates with their intervals, who improves on whom, and performance profiles."""
+"""Numbers over all tasks: aggregates with their intervals, probabilities of improvement, and performance profiles."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ AGGREGATE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mea
 SCALES = {
     "dmcontrol": "Scores are divided by 1000, the most that an episode can earn.",
     "atari": "Scores are human-normalised: 0 is the random player of the paper's table, 1 the human one.",
-    "toy": "Scores are normalised: 0 is what random actions earn, 1 is perfect play; both are known by calculation.",
+    "toy": "Scores are normalised: 0 is the score of random actions, 1 that of perfect play; both are calculated.",
 }
 INTERVAL = ("", "low", "high")
 
@@ -26,7 +26,7 @@ def over_tasks(group: Group) -> list[Section]:
     final = group.final.normalised()
     has = {method: {run.task for run in final.runs if run.method == method} for method in final.methods}
     main = [tasks for tasks in has.values() if 2 * len(tasks) >= len(final.tasks)]
-    # What all those share that have most of the tasks; whoever has less than that is left out.
+    # The tasks that most methods share; a method that lacks some of them is left out.
     common = sorted(set.intersection(*main)) if main else []
     methods = in_order(method for method, tasks in has.items() if common and tasks.issuperset(common))
     matrices = {method: final.matrix(method, common, mixed=group.mixed) for method in methods}
@@ -34,14 +34,14 @@ def over_tasks(group: Group) -> list[Section]:
 
 
 def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:
-    """Mean, median, interquartile mean and optimality gap of normalised scores, and who improves on whom."""
+    """Mean, median, interquartile mean and optimality gap of normalised scores, and probabilities of improvement."""
     resamples = _enough_resamples(matrices)
     found = {method: statistics.estimate_all(matrix, resamples=resamples) for method, matrix in matrices.items()}
     told = [
         f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
         f"Intervals hold 95 % and come from {resamples:,} stratified resamples: the runs of every task are drawn again among "
-        f"themselves. Below {statistics.ENOUGH} runs per task there is no interval and no probability of improvement. Where all "
-        "resamples agree there is no interval, either: that a few runs agree is no certainty.",
+        f"themselves. Below {statistics.ENOUGH} runs per task there is no interval and no probability of improvement. If all "
+        "resamples agree there is no interval, either: agreement of a few runs does not prove certainty.",
     ]
     left_out = [method for method in final.methods if method not in matrices]
     if left_out:
@@ -64,7 +64,7 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
 
 
 def _enough_resamples(matrices: Mapping[str, Array]) -> int:
-    """As many as a page is worth waiting for: all of them up to 4000 scores, and never fewer than 2000."""
+    """The number of resamples: all of them up to 4000 scores, and never fewer than 2000."""
     scores = sum(matrix.size for matrix in matrices.values())
     return int(max(2000, min(statistics.RESAMPLES, 2e8 // scores)))
 
@@ -110,8 +110,8 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
         (Column("probability of improvement", INTERVAL), lambda pair: estimate_cell(found[pair])),
     ]
     note = (
-        "That a run of the first scores more than a run of the second, on a task drawn at random; a draw counts half. No "
-        "verdict goes by it: whether there is a difference is what the tests under “Task by task” say."
+        "The probability that a run of the first scores more than a run of the second, on a task drawn at random; a draw "
+        "counts half. No verdict uses it: see the tests under “Task by task”."
     )
     title = f"Probability of improvement, {group.name}"
     return [tabulated(f"{group.key}-improvement", title, fields, found, [note])] if found else []
@@ -119,7 +119,7 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
 
 def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:
     """Of normalised scores: the share of runs above every threshold."""
-    # From the worst score or 0 to the best or 1, at most 4 human ones: beyond there is little to see.
+    # From the worst score or 0 to the best or 1, at most 4 human ones: above that few runs remain.
     low = min(0.0, *(float(matrix.min()) for matrix in matrices.values()))
     high = min(4.0, max(1.0, *(float(matrix.max()) for matrix in matrices.values())))
     thresholds, resamples = np.linspace(low, high, 101), min(5000, _enough_resamples(matrices))

@@ -1,4 +1,4 @@
-"""Learning curves: every seed a thin line, the mean a thick one, and what the paper has as a band at its budget."""
+"""Learning curves: every seed a thin line, the mean a thick one, and the paper's score as a band at its budget."""
 
 import math
 from collections import defaultdict
@@ -28,7 +28,7 @@ def curves(group: Group, *, most: int) -> Section:
     told = ["Thin lines are seeds, thick ones their mean, dashed where some seeds have ended."]
     if any(panel["bands"] for panel in panels):
         apart = f" Here it is {group.not_the_papers}." if group.not_the_papers else ""
-        told.append(f"A band is what the paper reports, mean ± standard deviation, at its budget.{apart}")
+        told.append(f"A band is the paper's mean ± standard deviation at its budget.{apart}")
     longest = max((len(run.curve) for run in group.runs.runs), default=0)
     if longest > most:
         told.append(f"Of the {longest} points of a curve {most} are drawn, its first and last among them.")

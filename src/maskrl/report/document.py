@@ -1,4 +1,4 @@
-"""What a page is made of, as plain values: sections of tables, charts and sentences. `page.render` makes HTML of them."""
+"""The parts of a page, as plain values: sections of tables, charts and sentences. `page.render` makes HTML of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ChartKind = Literal["curves", "intervals", "profile", "bars"]
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture that the page draws itself: its data are JSON, and what they mean is up to its kind (page/page.js)."""
+    """A picture that the page draws itself: its data are JSON, whose meaning depends on its kind (page/page.js)."""
 
     key: str
     kind: ChartKind
@@ -21,15 +21,16 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence, and how it is meant."""
+    """A sentence and its mark. `lead` is the part of its beginning that the page prints in bold."""
 
     text: str
     mark: Mark = ""
+    lead: str = ""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Sentences under a small heading; folded ones are opened by whoever wants them."""
+    """Sentences under a small heading, folded or open."""
 
     title: str
     lines: tuple[Line, ...]
@@ -61,6 +62,7 @@ class Report:
     sections: tuple[Section, ...]
     methods: tuple[str, ...]  # in the order of their colours
     problems: tuple[str, ...] = ()
+    in_short: str = ""  # the headline in one sentence
 
     @property
     def tables(self) -> list[Table]:

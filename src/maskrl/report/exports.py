@@ -74,7 +74,7 @@ def _in_latex(text: str) -> str:
 
 
 def _tex_letter(letter: str) -> str:
-    """A letter that every engine has a glyph for; of others, their number."""
+    """A letter for which every engine has a glyph; of others, their number."""
     if letter in TEX:
         return TEX[letter]
     accented = "À" <= letter <= "ÿ" and letter.isalpha() and letter not in "ÐðÞþ"
@@ -116,7 +116,7 @@ def write(tables: Iterable[Table], folder: Path, *, force: bool = False) -> list
     for path, text in texts.items():  # all are looked at before one is written
         require_output(path, marks.get(path.suffix) or text.partition("\n")[0].encode(), force=force)
     for path, text in texts.items():
-        mark = marks.get(path.suffix, b"").decode()  # a CSV has no comments, and is known by its heading
+        mark = marks.get(path.suffix, b"").decode()  # a CSV has no comments: its heading is its mark
         write_whole(path, f"{text}\n{mark}\n" if mark else text)
     return list(texts)
 
@@ -134,5 +134,5 @@ def all_notes(table: Table) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Line breaks and other signs that cannot be seen become spaces."""
+    """Replace line breaks and other invisible characters by spaces."""
     return "".join(letter if letter.isprintable() or letter == "\u00a0" else " " for letter in text)

@@ -1,4 +1,4 @@
-"""What a run directory tells besides its scores: how far the run is, its probes, its time, its versions."""
+"""Facts of a run directory besides its scores: progress, probes, time and versions."""
 
 import json
 import os
@@ -19,7 +19,7 @@ Life = Literal["done", "running", "interrupted", "failed", "not begun"]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run."""
+    """The facts of one run."""
 
     run: RunScores  # without its scores
     recipe: Recipe
@@ -47,7 +47,7 @@ class RunFacts:
 
 
 def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
-    """Of every run that can be read; of the others `Scores.problems` tells."""
+    """Of every run that can be read; `Scores.problems` names the others."""
     seen = set[Path]()
     for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path, seen)):
         try:

@@ -61,12 +61,12 @@ class Group:
 
     @property
     def baseline(self) -> str | None:
-        """What the Baseline is called here: a CSV may spell it as the paper does."""
+        """The name of the Baseline here: a CSV may spell it as the paper does."""
         return next((method for method in self.methods if method.lower() == GAIN[1].lower()), None)
 
     @property
     def reference(self) -> str | None:
-        """The method that others are held against."""
+        """The method that others are compared with."""
         return self.baseline if len(self.methods) > 1 else None
 
     @property
@@ -75,7 +75,7 @@ class Group:
         return sorted({run.curve[0][0] for run in self.final.runs})
 
     def paper(self, task: str, method: str) -> PublishedScore | None:
-        """What the paper has for that at the time of these scores, or at the end of the budget of runs that have none yet.
+        """The paper's score at the time of these scores, or at the end of the budget of runs that have none yet.
 
         Scores of several times, which may be mixed, are of none that the paper has.
         """
@@ -89,7 +89,7 @@ class Group:
 
     @cached_property
     def not_the_papers(self) -> str:
-        """Why its scores may not be held against the paper's; nothing if they may."""
+        """Why its scores may not be compared with the paper's; empty if they may."""
         if any(run.protocol.get("profile") == "lite" for run in self.runs.runs):
             return LITE
         strange = sorted({line for run in self.runs.runs for line in run.departures})
@@ -97,7 +97,7 @@ class Group:
 
     @cached_property
     def against_paper(self) -> dict[str, Verdicts]:
-        """The verdicts of each method that the paper has, if they may be held against it. The lite profile never may."""
+        """The verdicts of each method that the paper has, if they may be compared with it. The lite profile never may."""
         why = self.not_the_papers
         if (why and not self.mixed) or "lite" in why:
             return {}
@@ -130,9 +130,9 @@ def short(task: str) -> str:
 
 
 def grouped(scores: Scores, *, at: int | None, mixed: bool, papers: bool) -> list[Group]:
-    """Suites apart, and within a suite the protocols, unless they are to be mixed."""
+    """Separate suites, and within a suite the protocols, unless these are to be mixed."""
     runs = scores.runs
-    if at is not None:  # then the budget does not set runs apart
+    if at is not None:  # then runs of different budgets are one group
         runs = tuple(replace(run, protocol={**run.protocol, f"budget.{run.unit}": at}) for run in runs)
     suites = sorted({run.suite for run in runs})
     together = [Scores(tuple(run for run in runs if run.suite == suite)) for suite in suites]
@@ -141,7 +141,7 @@ def grouped(scores: Scores, *, at: int | None, mixed: bool, papers: bool) -> lis
 
 
 def _name(part: Scores, parts: Sequence[Scores]) -> str:
-    """The suite, the profile, the budget, and what else sets it apart from others that have the same of these."""
+    """The suite, the profile, the budget, and whatever distinguishes it from others that share these."""
     name = _plain_name(part)
     rivals = [_values(other) for other in parts if other is not part and _plain_name(other) == name]
     apart = [

@@ -1,4 +1,4 @@
-"""What was run and with what, and what is missing."""
+"""The runs of a page: methods, versions and gaps."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,19 +12,17 @@ from maskrl.report.task_by_task import MOST_LINES
 
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
-    """A row for every method of every group, and in what it differs from the others."""
+    """A row for every method of every group, with its differences from the others."""
     told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.run.source: fact for fact in facts})])
     if len({group.suite for group in groups}) < len(groups):
         told.append(
-            "Runs of different protocols are not averaged: they are in groups of their own, named by what sets them apart. "
-            "To put them together all the same, ask for --mixed."
+            "Runs of different protocols are not averaged: each protocol is a group of its own, named by its differences. "
+            "--mixed averages them anyway."
         )
     lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.runs.conflicts()]
     if lines:
-        told.append(
-            "These runs were mixed because that was asked for. Their averages are of scores that are not comparable."
-        )
-        blocks.append(Lines("In what the mixed runs differ", tuple(lines)))
+        told.append("These runs were mixed on request (--mixed). Their averages are of scores that are not comparable.")
+        blocks.append(Lines("Differences between the mixed runs", tuple(lines)))
     return Section("what-was-run", "What was run", tuple(told), tuple(blocks))
 
 
@@ -38,8 +36,8 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Ta
         (Column("seeds"), lambda row: Cell(ranges(sorted({run.seed for run in row[0].runs_of(row[1])})))),
         (Column("what differs"), lambda row: Cell("; ".join(_differences(*row, facts)) or "–")),
     ]
-    title = groups[0].name if len(groups) == 1 else "What was run"
-    return tabulated("what-was-run", title, fields, [(group, method) for group in groups for method in group.methods])
+    rows = [(group, method) for group in groups for method in group.methods]
+    return tabulated("what-was-run", "What was run", fields, rows)
 
 
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
@@ -47,15 +45,15 @@ def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> li
     reference = group.baseline or group.methods[0]
     known = {(run.method, run.task): run.source for run in reversed(group.runs.runs) if run.source in facts}
     if not any(name == method for name, _ in known):
-        return ["a CSV does not tell"]
+        return ["unknown: from a CSV"]
     if method == reference:
-        return ["the others are held against it"] if len(group.methods) > 1 else []
+        return ["the others are compared with it"] if len(group.methods) > 1 else []
     task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
     if task is None:
         return [f"no task in common with {reference}"]
     lines = difference(facts[known[reference, task]].recipe, facts[known[method, task]].recipe)
     kept = [line for line in lines if not line.startswith(("seed", "device", "threads"))]
-    # Where one has an objective and the other has none, that is all the difference says: the name has the rest.
+    # Where one has an objective and the other has none, the difference says only that: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
     return kept + named
 
@@ -73,7 +71,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def versions(facts: Sequence[RunFacts]) -> Section | None:
-    """With what the runs were made; what differs between them comes first."""
+    """The versions that the runs were made with; those that differ come first."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for fact in facts:
         for name, value in fact.versions.items():
@@ -96,7 +94,7 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
 
 
 def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[str]) -> Section:
-    """What is missing, failed, interrupted or unfinished, every problem in reading, and every run."""
+    """Missing, failed, interrupted and unfinished runs, every problem in reading, and every run."""
     unfinished = [
         Line(_gap_sentence(fact), "bad" if fact.life == "failed" else "warn") for fact in facts if not fact.finished
     ]
@@ -108,7 +106,7 @@ def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[
             ("Failed, interrupted and unfinished runs", unfinished),
             ("Missing runs", missing),
             ("Problems", [Line(problem, "warn") for problem in problems]),
-            ("Notes that runs have left", notes),
+            ("Notes in the logs of runs", notes),
         )
         if lines
     ]

@@ -1,6 +1,6 @@
-"""The mask explorer: a page that shows what the encoder sees of a clip when MLR hides a part of it.
+"""The mask explorer: a page that shows the clips that the encoder gets when MLR hides a part of them.
 
-The page draws and never decides: every mask in it was drawn by the masker that trains, every crop and every gain by the
+The page only draws: every mask in it comes from the masker that trains, every crop and every gain by the
 augmentation, each setting several times. A mask is kept as one bit per cube.
 """
 
@@ -37,7 +37,7 @@ FINEST = 20  # cells along a side, at most; the recipe's own patch may be finer
 
 
 def explore(recipe: Recipe, footage: Footage, *, note: str = "", command: str = "") -> dict[str, Any]:
-    """All that the page draws, as plain values. `command`: what begins the line that trains with the masks on show."""
+    """All that the page draws, as plain values. `command`: the beginning of the line that trains with the masks shown."""
     objective = objective_of(recipe)
     mask, of = objective.mask, objective.corrupt
     pictures, stacks = _without_repeats(footage.obs, recipe.env.frame_stack)
@@ -69,7 +69,7 @@ def explore(recipe: Recipe, footage: Footage, *, note: str = "", command: str = 
 
 
 def _choices(mask: MaskConfig, of: Of, shape: Shape) -> dict[str, Any]:
-    """What can be chosen on the page, the recipe's own values among it, and the masks of every choice."""
+    """The choices on the page, which include the recipe's own values, and the masks of every choice."""
     steps, *sides = shape
     divisors = [depth for depth in range(1, steps + 1) if steps % depth == 0]
     depths = sorted({*divisors, mask.cube[0]})  # whether or not it divides them: spatial masks do not ask
@@ -91,10 +91,10 @@ def _choices(mask: MaskConfig, of: Of, shape: Shape) -> dict[str, Any]:
 def _masks(
     mask: MaskConfig, of: Of, shape: Shape, settings: Iterable[tuple[float, int, Sequence[int]]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every setting by its key, drawn once. A setting that the masker refuses has its words instead."""
+    """Every setting by its key, drawn once. A setting that the masker refuses has its error instead."""
     seen = set[str]()
     for ratio, depth, (height, width) in settings:
-        # What a strategy ignores is left out of its key: spatial masks are one step deep, temporal ones a frame wide.
+        # Values that a strategy ignores are not in its key: spatial masks are one step deep, temporal ones a frame wide.
         ignoring = {"cube": f"{depth}/{height}x{width}", "spatial": f"{height}x{width}", "temporal": f"{depth}"}
         for strategy in STRATEGIES:
             key = f"{strategy}/{ratio}/{ignoring[strategy]}"
@@ -128,7 +128,7 @@ def first_of_cells(length: int, cells: int) -> list[int]:
 
 
 def _own_words(objective: MLRConfig) -> list[str]:
-    """What else a reader should know of this recipe's masks."""
+    """Further notes on this recipe's masks."""
     mask = objective.mask
     share = "Every clip of a batch has its own mask." if mask.per_clip else "All clips of a batch share one mask."
     words = [f"{share} It is drawn anew for every update."]
@@ -145,13 +145,13 @@ def _own_words(objective: MLRConfig) -> list[str]:
 
 
 def _augmentation(objective: MLRConfig, obs: Tensor) -> dict[str, Any]:
-    """Where the augmentation has looked at each observation, and how bright: asked of the real one, by a map of places."""
+    """The window and the gain of each observation, from the real augmentation applied to a map of places."""
     augment: Augment = objective.augment.build()
     steps, (height, width) = len(obs), obs.shape[-2:]
     rows, columns = torch.arange(height)[:, None].expand(height, width), torch.arange(width).expand(height, width)
     view = augment(torch.stack([rows, columns]).expand(steps, 2, height, width))
     tall, wide = view.obs.shape[-2:]
-    # In the middle of a picture no border is repeated, so the place seen there tells how far the whole was moved.
+    # In the middle of a picture no border is repeated, so the place there shows the shift of the whole.
     moved = view.obs[:, :, tall // 2, wide // 2] - torch.tensor([tall // 2, wide // 2])
     crop, shift, intensity = objective.augment.crop, objective.augment.shift, objective.augment.intensity
     words = [f"a random crop of {crop} × {crop} pixels"] if crop is not None else []
@@ -167,7 +167,7 @@ def _without_repeats(obs: Tensor, stack: int) -> tuple[NDArray[np.uint8], list[l
     numbers: dict[bytes, int] = {}
     order = [numbers.setdefault(frame.tobytes(), len(numbers)) for frame in frames]
     distinct = np.stack([frames[order.index(number)] for number in range(len(numbers))])
-    colour = np.broadcast_to(distinct, (len(distinct), 3, height, width))  # grey is thrice the same
+    colour = np.broadcast_to(distinct, (len(distinct), 3, height, width))  # grey: three equal channels
     return colour.transpose(0, 2, 3, 1), np.array(order).reshape(steps, stack).tolist()
 
 
@@ -187,7 +187,7 @@ def _png(pictures: NDArray[np.uint8]) -> str:
 
 
 def write_page(data: Mapping[str, Any], path: Path) -> None:
-    """One file that needs no other; all of it or nothing."""
+    """Write the page, one file that needs no other; the whole file or nothing."""
     require_extra("jinja2", "report")
     from jinja2 import Environment
 

@@ -1,4 +1,4 @@
-"""What the encoders have learned: the last probe of every run beside the paper's cosines, and cosines over training."""
+"""Probes of the encoders: the last probe of every run beside the paper's cosines, and cosines over training."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ def representation(runs: Cases, *, papers: bool) -> Section | None:
     if not found:
         return None
     told = (
-        "The cosine is between latents of masked and of original observations: near 1, the encoder sees through the mask. "
-        "Effective rank and dead units tell of collapse; R² is how well the simulator’s state can be read off the latents "
-        "by a linear map.",
+        "The cosine is between latents of masked and of original observations: near 1, the mask hardly changes the latents. "
+        "Effective rank and dead units show collapse; R² measures how well a linear map predicts the simulator’s state from "
+        "the latents.",
         "Each number is of the last probe of a run, and the mean over runs.",
     )
     blocks: tuple[Block, ...] = (_probes_table(found, papers=papers), *_cosine_curves(found))

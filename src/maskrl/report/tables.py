@@ -119,7 +119,9 @@ def as_printed(text: str, numbers: tuple[float | None, ...], misprint: str | Non
 
 
 def estimate_cell(estimate: Estimate) -> Cell:
-    """A number with its interval, if it has one. One of no width is none: that a few runs agree is no certainty."""
+    """A number with its interval, if it has one. One of zero width is left out: agreement of a few runs does not prove
+    certainty.
+    """
     value, low, high = (float(part) for part in estimate)
     ends = shown(low, 3), shown(high, 3)
     if ends[0] == ends[1]:

@@ -53,7 +53,7 @@ def task_by_task(group: Group) -> Section:
 
 
 def _scores_table(group: Group) -> Table:
-    # Of the paper's columns those that a reader looks for: its own methods, and what we have runs of.
+    # Of the paper's columns, its own methods and those that we have runs of.
     found = [group.paper(task, method) for method in in_order({*GAIN, *group.methods}) for task in group.tasks]
     printed = {plainly(cell.method): cell.method for cell in found if cell is not None}
     fields: list[Field[str]] = [(Column("task"), lambda task: Cell(short(task), strong=True))]
@@ -93,7 +93,7 @@ def our_cell(group: Group, method: str | None, task: str) -> Cell:
     if len(values):
         return summary_cell(values)
     started = len(group.runs_of(method, task))
-    return Cell("–", note=f"{counted(started, 'run')} not there yet" if started else "no runs")
+    return Cell("–", note=f"{counted(started, 'run')} not finished yet" if started else "no runs")
 
 
 def papers_cell(cell: PublishedScore | None) -> Cell:
@@ -123,7 +123,7 @@ def _outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
 
 
 def in_words(verdicts: Sequence[Verdict]) -> tuple[Line, ...]:
-    return tuple(Line(verdict.sentence, MARKS[verdict.outcome]) for verdict in verdicts)
+    return tuple(Line(verdict.sentence, MARKS[verdict.outcome], verdict.conclusion) for verdict in verdicts)
 
 
 def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
@@ -142,26 +142,26 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
     every = (*verdicts.tasks, *verdicts.overall)
     gauged = any(verdict.needed is not None for verdict in every)
     gauge = (
-        "That none shows counts as consistent only if there are seeds enough to have found the paper’s own gain of MLR over "
-        "its Baseline."
+        "No difference counts as consistent only if there are enough seeds to find the paper’s own gain of MLR over its "
+        "Baseline."
         if gauged
-        else "That none shows does not say that there is none."
+        else "If no difference shows, there may still be one."
     )
     notes = [
         f"p is {_tests(every)}; p, Holm is corrected for the {counted(len(tested), 'task')} with a test. The effect size is "
         "Cohen’s d.",
-        f"The verdict goes by p as it is: above or below if it is less than 0.05. {gauge}",
+        f"The verdict uses the uncorrected p: above or below if it is less than 0.05. {gauge}",
     ]
-    if not tested:  # nor is there a test over tasks
+    if not tested:  # then there is no test over tasks, either
         notes = [f"Nothing is tested: {'; '.join(dict.fromkeys(verdict.untested for verdict in every))}."]
     return tabulated(key, title, fields, verdicts.tasks, notes, verdicts.overall)
 
 
 def _tests(verdicts: Sequence[Verdict]) -> str:
-    """Which test the p of a table are of."""
+    """The test behind the p values of a table."""
     found = [verdict.paired for verdict in verdicts if verdict.difference is not None]
     if all(found):
-        return "of the paired t test, as both have the same seeds"
+        return "of the paired t test, because both have the same seeds"
     mixed = (
         "of the paired t test where both have the same seeds and differ by more than a constant, and Welch’s elsewhere"
     )
@@ -183,11 +183,15 @@ def _p_cell(p: float | None) -> Cell:
 
 
 def negative(group: Group) -> Section:
-    """Tasks on which a method is below the Baseline, or cannot be told from it."""
+    """Tasks on which a method is below the Baseline, or shows no difference from it."""
     key, title = f"{group.key}-negative", "Where it does not help"
     if group.reference is None:
-        what = "There are no runs of the baseline here" if group.baseline is None else "There is the baseline alone"
-        told = f"{what}, so nothing can be said about what an objective adds."
+        what = (
+            "There are no runs of the baseline here"
+            if group.baseline is None
+            else "There are only runs of the baseline"
+        )
+        told = f"{what}, so the effect of an objective is unknown."
         return Section(key, title, (told,), over=group.name)
     found = {m: negative_lines(m, group.reference, v.tasks) for m, v in group.against_baseline.items()}
     blocks = tuple(Lines(m, lines, folded=len(lines) > MOST_LINES) for m, (_, lines) in found.items() if lines)
@@ -195,12 +199,12 @@ def negative(group: Group) -> Section:
 
 
 def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> tuple[str, tuple[Line, ...]]:
-    """How many tasks went which way, and a sentence for each on which the method is not above."""
+    """Count the tasks above, below and without a clear difference, with a sentence for each on which the method is not above."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     unsure = len(verdicts) - counts["above"] - counts["below"]
     told = (
         f"{method} is above {reference} on {counts['above']} of {counted(len(verdicts), 'task')}, below on "
-        f"{counts['below']}, and cannot be told from it on {unsure}."
+        f"{counts['below']}, and without a clear difference on {unsure}."
     )
     worst = sorted((v for v in verdicts if v.outcome != "above"), key=lambda v: (v.outcome != "below", v.task))
     return told, tuple(Line(v.sentence, "below" if v.outcome == "below" else "unsure") for v in worst)

@@ -1,4 +1,4 @@
-"""How long runs took, and on what."""
+"""The time that runs took."""
 
 import math
 from collections import defaultdict
@@ -18,9 +18,7 @@ def timing(runs: Cases, *, papers: bool) -> Section | None:
     if not found:
         return None
     parts = list(dict.fromkeys(part for facts in found.values() for fact in facts for part in fact.timing))
-    told = [
-        "Seconds of training over all sittings, evaluations included. They depend on the machine and what else it does."
-    ]
+    told = ["Seconds of training over all sessions, evaluations included. They depend on the machine and its load."]
     suites = {case.task.partition("/")[0] for case in found}
     blocks: tuple[Block, ...] = (*_bars(found, parts), _table(found, parts))
     return Section("time", "Time", (*told, *(_papers_hours(suites) if papers else [])), blocks)

@@ -1,4 +1,4 @@
-"""What an encoder has learned to see: the paper's test (appendix, Table 10), and three that it has not.
+"""Measures of what an encoder has learned: the paper's test (appendix, Table 10) and three more.
 
 - cosine: how alike the latents of masked and of original observations are, plainly and with the mean latent taken away, which all
   observations share; after the encoder, and after the objective's decoder.
@@ -38,7 +38,7 @@ BATCH = 256  # observations that are encoded at once
 
 
 class Latents(NamedTuple):
-    """What an encoder makes of N observations, and of the same observations with parts of them hidden."""
+    """The latents of N observations, and of the same observations with parts hidden."""
 
     original: Tensor  # (N, d)
     masked: Tensor  # (N, d)
@@ -167,7 +167,7 @@ def cheap_probe(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float
     draw = replay.spread(max(1, CHEAP_PROBE // length), span=length)
     if len(draw) == 0:
         return None
-    # A mask for every clip: so few clips under one mask would tell more of the mask than of the encoder.
+    # A mask for every clip: few clips under one mask would measure the mask more than the encoder.
     masker, clip = replace(mask, per_clip=True).build(), replay.clips(draw, length=length)
     return summary(agent_latents(agent, masker, [clip], seed=recipe.seed))
 
@@ -217,7 +217,7 @@ def play(
 ) -> Played | None:
     """Play episodes of at most `longest` decisions until there are enough: the agent explores in one, the next is random.
 
-    None if the environment does not tell its state.
+    None if the environment does not report its state.
     """
     spaces, generator, names = Spaces.of(env), np.random.default_rng(seed), list[str]()
     states, numbers, seen = list[list[float]](), list[int](), [list[Tensor]() for _ in encoders]
@@ -246,7 +246,7 @@ def play(
 def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:
     """(N, d), (N, S), (N,) → the R² of every value in the last quarter of the episodes, by a ridge regression on the others.
 
-    To predict the mean of the others has an R² of 0. How strong the ridge is, the last quarter of the others decides, for each
+    To predict the mean of the others has an R² of 0. The last quarter of the others chooses the strength of the ridge, for each
     value by itself.
     """
     known, new = split(episodes)

@@ -76,7 +76,9 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
 
 
 def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Path:
-    """Do all of it, or what is left of it, and return the file of the encoder. `Stopped` if a signal came; all is saved then."""
+    """Do all of it, or the rest of it, and return the file of the encoder. Raises `Stopped` after a signal, with everything
+    saved.
+    """
     directory, file = _begin(out, plan), out / "encoder.safetensors"
     with directory.locked():
         if not file.exists():

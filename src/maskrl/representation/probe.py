@@ -91,7 +91,7 @@ def _linear(
     fresh = build_agent(recipe, env).encoder
     played = play(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed, clock=clock)
     if played is None:
-        return None, "the environment does not tell its state: it has no method state() -> dict[str, float]"
+        return None, "the environment does not report its state: it has no method state() -> dict[str, float]"
     chosen = varying(played.states, played.episodes)
     if not chosen.any():
         return None, "no value of the state varies"

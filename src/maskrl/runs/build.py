@@ -1,4 +1,4 @@
-"""What a recipe is made into: process settings, agent, environments and replay."""
+"""Build a run from a recipe: process settings, agent, environments and replay."""
 
 import ctypes
 import random
@@ -19,7 +19,7 @@ from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
 from maskrl.threads import usual_threads
 
-# Frames of the replay at most that are not drawn from, so that checkpoints stay whole: 30 MB at 100 × 100.
+# Maximum frames of the replay that are kept for checkpoints and not drawn: 30 MB at 100 × 100.
 RESERVE = 1000
 
 
@@ -47,9 +47,9 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what tensors leave behind for the next ones.
+    """Let the C library keep freed memory for the next tensors.
 
-    Else it hands pieces of more than 32 MB back to the system, which clears every page that it gives out again: a third of the
+    Otherwise it returns pieces of more than 32 MB to the system, which clears every page that it hands out again: a third of the
     time of Rainbow's update with the paper's decoder, whose gradients are 640 MB.
     """
     mmap_max, trim_threshold = -4, -1  # of malloc.h
@@ -78,7 +78,7 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
         recipe.seed
     )  # noise inside updates must not depend on what an objective drew to initialise itself
     if recipe.compile:
-        # The function, not the module: the weights, and the names under which they are saved, stay what they are.
+        # The function, not the module: the weights and their names in checkpoints stay the same.
         layers = agent.encoder.convolutions
         layers.forward = torch.compile(layers.forward)
     if recipe.capture:
@@ -92,14 +92,14 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
 
 
 def numerics(recipe: Recipe) -> torch.autocast:
-    """In which precision an update computes."""
+    """The precision in which an update computes."""
     lower = recipe.precision == "bfloat16"
     # Without torch's cache of lowered weights, which would outlive the steps within an update.
     return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=lower, cache_enabled=False)
 
 
 class ReplaySize(TypedDict):
-    """What decides how large a replay is."""
+    """The arguments that decide the size of a replay."""
 
     frame_shape: tuple[int, int, int]
     action_dim: int
@@ -130,7 +130,7 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
 
 
 def load_encoder(recipe: Recipe, agent: Agent) -> None:
-    """Let the agent begin with the recipe's encoder, and every slow copy of it. The actor shares the convolutions."""
+    """Give the agent, and every slow copy, the recipe's encoder. The actor shares the convolutions."""
     path = encoder_path(recipe)
     assert path is not None
     encoder_file.load(path, agent.encoder)

@@ -1,4 +1,4 @@
-"""Checks an environment before anybody trains on it: plays random actions in a process of its own, and says what to mend."""
+"""Check an environment before training on it: play random actions in a process of its own, and say what to fix."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ from maskrl.words import count, number, size
 DECISIONS = 500
 REPEATED = 100  # decisions that are played again, to see whether they lead to the same
 SHOWN = 8  # pictures of a contact sheet
-LEAK = 2000  # bytes per step that are worth a word: 1 GB in half a million steps
+LEAK = 2000  # bytes per step that are reported: 1 GB in half a million steps
 Verdict = Literal["good", "look", "bad"]
 
 
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Sample:
-    """What was seen of an environment. Plain values and arrays, which another process can send."""
+    """Observations of an environment. Plain values and arrays, which another process can send."""
 
     observation_space: str
     action_space: str
@@ -53,7 +53,7 @@ class Sample:
     seconds: float = 0.0
     steps: int = 0
     grown: float | None = None  # bytes of memory per step
-    differs: str | None = None  # what was not the same the second time
+    differs: str | None = None  # what differed the second time
     printed: int = 0  # characters to standard output
     beside: str | None = None  # the numbers beside a picture, in words
     low: int = 255  # of all pixels of frames
@@ -65,7 +65,7 @@ class Sample:
 def check_env(
     name: str | Factory, *overrides: str, timeout: float = 60.0
 ) -> tuple[Recipe | None, Sample | None, list[Finding]]:
-    """The recipe of an environment, what was seen of it in some hundred decisions, and what that means.
+    """The recipe of an environment, a sample of some hundred decisions, and the findings.
 
     It plays in a process of its own, which is killed after `timeout` seconds without an answer. A callable plays in this one.
     """
@@ -155,7 +155,7 @@ def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -
 
 
 def _decisions(env: Any, recipe: Recipe, decisions: int, sample: Sample | None = None) -> Iterator[tuple[int, Any]]:
-    """Random decisions, the same every time: check sums of what they led to, and the observations."""
+    """Random decisions, the same every time: check sums of their results, and the observations."""
     generator, spaces, episode = np.random.default_rng(recipe.seed), Spaces.of(env), 0
     obs, _ = env.reset(seed=episode_seed(recipe.seed, episode))
     length = 0
@@ -220,7 +220,7 @@ def _memory() -> int | None:
 
 
 def findings(recipe: Recipe, sample: Sample) -> list[Finding]:
-    """A row for everything that was looked at."""
+    """A row for everything that was checked."""
     shape = sample.frames[0].shape
     frames = f"{sample.observation_space} → {recipe.env.frame_stack} × uint8 {shape}"
     agent = f"{sample.action_space} → {'Rainbow' if recipe.agent.kind == 'rainbow' else 'SAC'}"
@@ -272,7 +272,7 @@ def _change(sample: Sample) -> Finding:
         "motion",
         seen,
         "look" if still > 0.5 else "good",
-        "Fine if actions may do nothing; else try a larger env.action_repeat." if still > 0.5 else "",
+        "Fine if actions may do nothing; otherwise try a larger env.action_repeat." if still > 0.5 else "",
     )
 
 
@@ -305,7 +305,7 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
     lengths = sample.lengths
     seen = f"{count(len(lengths), 'episode')} of {min(lengths)} to {max(lengths)} decisions"
     if min(lengths) < clip:
-        seen += f"; what lies past an end is masked in clips of {clip}"
+        seen += f"; steps past an end are masked in clips of {clip}"
     yield Finding("episodes", seen)
     both = sum(terminated and truncated for terminated, truncated in sample.ends)
     terminated = [length for length, (ended, _) in zip(lengths, sample.ends, strict=True) if ended]
@@ -327,7 +327,7 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
 
 def _determinism(sample: Sample) -> Finding:
     if sample.differs is None:
-        return Finding("determinism", "the same seeds and actions lead to the same: a resume is exact")
+        return Finding("determinism", "the same seeds and actions give the same results: a resume is exact")
     fix = "A resume closes the open episode. Draw everything random from self.np_random, which reset(seed=…) seeds."
     return Finding("determinism", f"{sample.differs}: a resume is not exact", "look", fix)
 

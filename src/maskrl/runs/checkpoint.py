@@ -1,7 +1,7 @@
 """A checkpoint is one safetensors file: tensors, and beside them plain values as JSON. Reading it cannot run code.
 
-It is written aside and renamed when it is on the disk, under a name that ends in the digest of its bytes: a file that was torn
-or changed is known by its name. The one before is kept, for the case that the newest is damaged later.
+It is written aside and renamed when it is on the disk, under a name that ends in the digest of its bytes: a torn or changed file
+no longer fits its name. The one before is kept, for the case that the newest is damaged later.
 """
 
 import errno
@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from maskrl.files import open_file, status_of
 
-# 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more beside each frame of the replay;
-# 4: before objectives, agents and generators had the present shape. Its policies are the same, so they can be evaluated.
+# 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more values beside each frame of the
+# replay; 4: before objectives, agents and generators had the present shape. Its policies are the same, so they can be evaluated.
 FORMAT = 5
 READABLE = (4, FORMAT)
 KEPT = 2  # the newest, and the one before
@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoints(directory: Path) -> list[Checkpoint]:
-    """Those that are there, the newest first. What is only half written, or set aside, is not among them."""
+    """The checkpoints in a folder, the newest first, without files that are half written or set aside."""
     there = status_of(directory.parent, directory.name, "a directory") is not None
     names = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()] if there else []
     return sorted((Checkpoint(int(name[1]), name[2], path) for name, path in names if name), reverse=True)
@@ -61,7 +61,7 @@ def write(directory: Path, state: Mapping[str, Any], *, recipe: str) -> Path:
     packer = _Packer()
     plain = json.dumps(packer.pack(state))
     aside.touch()
-    mode = aside.stat().st_mode  # the library would make it for its owner's eyes alone
+    mode = aside.stat().st_mode  # the library would make it readable for its owner only
     try:
         save_file(packer.tensors, aside, metadata={"format": str(FORMAT), "recipe": recipe, "state": plain})
     except SafetensorError as error:
@@ -127,7 +127,7 @@ def nbytes(state: Mapping[str, Any]) -> int:
 
 
 def digest_of(path: Path) -> str:
-    """64 bits of SHA-256: against accidents. Against a forger there is no need, as no content can run code."""
+    """64 bits of SHA-256, which detect accidents. Forged files need no defence here, because no content can run code."""
     digest = hashlib.sha256()
     with open_file(path.parent, path.name) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -147,7 +147,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    """The library tells of a full disk in words alone."""
+    """The library reports a full disk only in the text of its error."""
     words = str(error)
     full = re.search(r"os error (\d+)", words)
     number = int(full[1]) if full else errno.ENOSPC if shutil.disk_usage(path.parent).free < 1 << 20 else errno.EIO
@@ -155,7 +155,7 @@ def _as_os_error(error: SafetensorError, path: Path) -> OSError:
 
 
 # ── Nested values ⇄ tensors by name, and JSON ─────────────────────────────────────────────────────────────────────────
-# What JSON has no word for is a group of one entry, whose name says what it is; so a dict is one, too.
+# A value that JSON does not have is a group of one entry, whose name says what it is; so a dict is one, too.
 
 
 class _Packer:
@@ -183,7 +183,7 @@ class _Packer:
             case list() | tuple():
                 packed = [self.pack(inner, f"{path}/{place}") for place, inner in enumerate(value)]
                 return packed if isinstance(value, list) else {"tuple": packed}
-        raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors and plain values alone.")
+        raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds only tensors and plain values.")
 
     def _name(self, tensor: Tensor, path: str) -> str:
         memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
@@ -207,4 +207,4 @@ def _unpack(value: Any, file: Any) -> Any:
             return [_unpack(item, file) for item in value]
         case None | bool() | int() | float() | str():
             return value
-    raise ValueError(f"{str(value)[:80]} is no part of a state")
+    raise ValueError(f"{str(value)[:80]} is not part of a state")

@@ -1,4 +1,4 @@
-"""The directory of one run. Everything a reader needs to believe its number is in it.
+"""The directory of one run, with everything that is needed to check its score.
 
 recipe.json        what was run
 versions.json      with what: Python, torch, its threads, simulator, renderer, processor, and which maskrl, to the commit
@@ -48,9 +48,9 @@ class RunFiles:
 
     @property
     def status(self) -> Status:
-        """Where the run is in its life. A file that cannot be read only shows that there is a run.
+        """The status of the run. A status file that cannot be read only shows that there is a run.
 
-        One whose process was killed says that it is running, and is stopped. (Windows has no locks: there it is stopped meanwhile.)
+        A run that says running, though no process holds its lock, is stopped. (Windows has no locks: there it is always stopped.)
         """
         if not os.path.exists(self.path / "status.json"):
             return "new"
@@ -70,11 +70,11 @@ class RunFiles:
 
     @property
     def is_locked(self) -> bool:
-        """Whether some process trains this run, as far as the file system tells."""
+        """Whether a process trains this run, as far as the file system tells."""
         return is_trained(self.path)
 
     def require_plain(self) -> None:
-        """Refuse a directory in which links, pipes or devices stand where a run has its files: a stranger may have made it."""
+        """Refuse a directory with links, pipes or devices in place of a run's files: a stranger may have made it."""
         require_plain(self.path)
 
     def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
@@ -124,7 +124,7 @@ class Run(RunFiles):
         """The run in this directory: a new one, or the one that is there if it has the same recipe."""
         if os.path.lexists(path / "recipe.json"):
             RunFiles(path).require_plain()
-            # A recipe with a config of one's own cannot be read back, but it can be recognised.
+            # A recipe with a user's config cannot be read back, but it can be recognised.
             known = read_object(path, "recipe.json") == json.loads(as_json(recipe))
             run = cls(path, recipe) if known else cls.open(path)
             if run.recipe != recipe:
@@ -169,7 +169,9 @@ class Run(RunFiles):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process from training this run. The system frees the lock of a process that dies, however it dies."""
+        """Keep every other process from training this run. The system frees the lock when the process ends, for whatever
+        reason.
+        """
         with ExitStack() as stack:
             with self._writing():
                 stack.enter_context(self._lock)
@@ -188,7 +190,7 @@ class Run(RunFiles):
 
     @property
     def threads(self) -> int:
-        """Of torch. Settled when the run is made, as sums round by how they are shared out: a continued run keeps its results."""
+        """Threads of torch, fixed when the run is made: rounding depends on them, and a continued run must keep its results."""
         begun = self.versions().get("threads")
         return self.recipe.threads or (begun if type(begun) is int and 0 < begun <= 1024 else usual_threads())
 
@@ -202,7 +204,7 @@ class Run(RunFiles):
         return self._log.rewind(clock, mark, evaluated)
 
     def complaints(self) -> list[str]:
-        """Sentences about what something else did to the run's files, each told once."""
+        """Notes about changes to the run's files by other programs, each given once."""
         told, self._log.complaints = self._log.complaints, []
         return told
 
@@ -213,7 +215,9 @@ class Run(RunFiles):
 
     @cached_property
     def digest(self) -> str:
-        """By which checkpoints know their recipe: of its text, as another version of maskrl may have written it."""
+        """The digest that checkpoints have of their recipe: of its text, because another version of maskrl may have written
+        it.
+        """
         there = (self.path / "recipe.json").exists()
         return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 
@@ -241,7 +245,7 @@ class Run(RunFiles):
     ) -> dict[str, Any] | None:
         """The newest state that can be read, or None if none was written. `tell` hears of damaged ones that were skipped.
 
-        `set_aside` renames damaged ones, so that they do not count as one of the two that are kept: for whoever trains.
+        `set_aside` (when training) renames damaged ones, so that they do not count as one of the two that are kept.
         `older` also reads older formats whose policies can still be used.
         """
         damaged = []
@@ -263,7 +267,7 @@ class Run(RunFiles):
                 "remove the run's directory and start again."
             )
         reached = max((event["frames"] for event in self.events()), default=0)
-        if reached > self.recipe.checkpoint_every:  # it must have had one: do not write over it
+        if reached > self.recipe.checkpoint_every:  # there was one: do not write over it
             raise RunError(
                 f"{self.path} has reached {reached:,} frames, but its checkpoints are gone. Put them back into "
                 f"{self.checkpoints.name}/, or remove the run's directory to start again."
@@ -306,7 +310,7 @@ def title(recipe: Recipe) -> str:
 
 
 def default_path(recipe: Recipe) -> Path:
-    """Where a run lives if nobody says otherwise."""
+    """The default directory of a run."""
     return Path("runs") / recipe.name / recipe.method / f"seed-{recipe.seed}-{digest(recipe)}"
 
 
@@ -352,7 +356,7 @@ def instructions() -> str:
     return " ".join([str(torch.backends.cpu.get_cpu_capability()), *asked])
 
 
-# By which a user limits the instruction sets of oneDNN and of Intel's MKL; torch's own limit is in what it says of itself.
+# Variables that limit the instruction sets of oneDNN and of Intel's MKL; torch reports its own limit itself.
 LIMITS = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 

@@ -1,4 +1,4 @@
-"""An encoder by itself, as a safetensors file: what pre-training leaves behind, and what a run may begin with."""
+"""An encoder by itself, as a safetensors file: the result of pre-training, with which a run may begin."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders ar
 
 
 def write(path: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
-    """All of it or nothing. `about` says how it was made, and is for people."""
+    """Write the whole file or nothing. `about` says how the encoder was made; only people read it."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     write_whole(path, save(tensors, metadata={KEY: json.dumps(about)}))
 
@@ -33,7 +33,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise ValueError("it is something else in safetensors")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata[KEY])  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is no encoder of `maskrl pretrain`: {error}.") from error
+        raise RunError(f"{path} is not an encoder of `maskrl pretrain`: {error}.") from error
 
 
 def load(path: Path, encoder: Encoder) -> None:

@@ -33,7 +33,7 @@ Env = gym.Env[Any, Any]
 # (N, C, H, W), and (N, V) if there are numbers beside them → an action for each
 Act = Callable[..., Sequence[Any] | NDArray[Any]]
 Camera = Callable[[NDArray[np.uint8]], None]
-Counter = Callable[[int], None]  # is told at every decision how many episodes have ended; may raise to give up
+Counter = Callable[[int], None]  # called at every decision with the number of ended episodes; may raise to give up
 
 
 def evaluate(policy: Act, envs: Sequence[Env], *, episodes: int, **options: Any) -> EpisodeReturns:
@@ -81,7 +81,7 @@ def nobody(obs: NDArray[np.uint8], vectors: NDArray[np.float32] | None = None) -
 
 
 def random_returns(envs: Sequence[Env], *, episodes: int, seed: int) -> EpisodeReturns:
-    """What uniformly random actions earn: the floor to compare a score with."""
+    """The returns of uniformly random actions, to compare a score with."""
     return evaluate(nobody, envs, episodes=episodes, seed=seed, epsilon=1.0)
 
 
@@ -94,7 +94,7 @@ def next_of(waiting: deque[int]) -> int | None:
 
 
 def _begin(envs: Sequence[Env], waiting: deque[int], seed: int) -> list["Episode"]:
-    """An episode in every environment, as far as there are some."""
+    """An episode in every environment, as long as there are any left."""
     numbers = [(env, next_of(waiting)) for env in envs]
     return [Episode(env, number, seed) for env, number in numbers if number is not None]
 

@@ -1,7 +1,7 @@
 """A policy as one file that needs neither maskrl nor the environment: ONNX, or torch.export's .pt2.
 
 It takes the newest pictures of the environment as they are, and returns an action of the environment's own. Resizing is part of
-it, and gives the same frames to the bit (see envs/pixels.py). What it was checked with is stored in it.
+it, and gives the same frames to the bit (see envs/pixels.py). The results of its check are stored in it.
 """
 
 import copy
@@ -110,7 +110,7 @@ class Exported(nn.Module):
 
 
 def outside_of(policy: Policy) -> Outside:
-    """What the environment shows and takes; for the suites of maskrl, frames and actions as they are."""
+    """The observations and actions of the environment; for the suites of maskrl, frames and actions as they are."""
     if policy.outside is not None:
         return policy.outside
     (channels, height, width), spaces = policy.frame_shape, policy.spaces
@@ -126,7 +126,7 @@ def outside_of(policy: Policy) -> Outside:
 
 
 def about(policy: Policy, recipe: Recipe) -> dict[str, Any]:
-    """What a user of the file must know."""
+    """The facts that a user of the file needs."""
     outside = outside_of(policy)
     picture = outside.picture
     shape = f"(batch, {policy.frame_stack}, {picture.height}, {picture.width}, {picture.channels})"
@@ -151,7 +151,9 @@ def about(policy: Policy, recipe: Recipe) -> dict[str, Any]:
 
 
 def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
-    """Convert the policy to the format that the path's ending names. What is returned writes the file, with what it is told."""
+    """Convert the policy to the format that the path's ending names. The function that is returned writes the file, with the
+    facts it gets.
+    """
     module, outside = Exported(policy).eval(), outside_of(policy)
     examples = tuple(torch.from_numpy(part) for part in _noise(policy, 2))
     batch = torch.export.Dim("batch")
@@ -215,7 +217,7 @@ def _as_onnx(module: nn.Module, examples: tuple[Tensor, ...], batch: dict[str, A
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch's exporters say about themselves and about packages that nobody needs here."""
+    """Suppress what torch's exporters print about themselves and about packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -228,7 +230,7 @@ def _quiet() -> Iterator[None]:
 
 
 def require_format(path: Path) -> None:
-    """Refuse a format that we do not have, and say what is missing for one that we do."""
+    """Refuse unknown formats, and say which package a known one lacks."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"A policy is a .onnx or a .pt2 file; {path.name!r} ends in neither.")
     for module in ("onnx", "onnxruntime", "onnxscript") if path.suffix == ".onnx" else ():
@@ -279,7 +281,7 @@ class Proof(NamedTuple):
 
 
 def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, episodes: int, seed: int) -> Proof:
-    """Play episodes by the policy and by its file from the same starts, and compare actions on what the policy has seen."""
+    """Play episodes by the policy and by its file from the same starts, and compare actions on the policy's observations."""
     differences: list[float] = []
     recent = Recent(policy.frame_stack, policy.pad)
 

@@ -1,4 +1,4 @@
-"""Gives a finished or stopped run a larger budget. Nothing of it is written anew but its recipe and a note of the one before."""
+"""Give a finished or stopped run a larger budget. Only its recipe is written again, with a note of the one before."""
 
 import json
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from maskrl.runs.directory import Run, RunError
 
 
 class Extension(NamedTuple):
-    """The recipe with a larger budget, and in what the run will differ from one that had it from the start."""
+    """The recipe with a larger budget, and the differences from a run that had it from the start."""
 
     recipe: Recipe
     differences: tuple[str, ...] = ()  # sentences; none: it will be the same run, bit for bit
 
 
 def plan(run: Run, overrides: Sequence[str]) -> Extension:
-    """What the run will be with the budget that the overrides name. Writes nothing."""
+    """The run's recipe with the budget that the overrides name. Writes nothing."""
     others = [line for line in overrides if not line.strip().startswith("budget.")]
     if others:
         raise RunError(
@@ -35,7 +35,7 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
         raise RunError(str(error)) from error
     if wanted.frames <= run.recipe.frames:
         raise RunError(
-            f"{run.path} has a budget of {run.recipe.frames:,} frames, and {wanted.frames:,} are no more. Name a larger one."
+            f"{run.path} has a budget of {run.recipe.frames:,} frames, and {wanted.frames:,} are not more. Name a larger one."
         )
     state = run.restore(older=False)
     differences: list[str] = []
@@ -47,8 +47,8 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
 
 
 def extend(run: Run, recipe: Recipe) -> Run:
-    """Give the run this recipe of `plan`. To train it is up to the caller, as if it had been stopped."""
-    with run.locked():  # nobody trains it meanwhile
+    """Give the run this recipe of `plan`. The caller then trains it, as if it had been stopped."""
+    with run.locked():  # no other process trains it meanwhile
         begun = run.versions()
         earlier = [*begun.get("extended", []), {"recipe": run.digest, "budget": asdict(run.recipe.budget)}]
         # In this order: a crash in between leaves a run that goes on as it was.
@@ -59,7 +59,7 @@ def extend(run: Run, recipe: Recipe) -> Run:
 
 
 def _other_unit(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
-    """A budget has one unit: to name the other one is to leave the first."""
+    """A budget has one unit: naming the other one replaces the first."""
     named = {line.partition("=")[0].strip() for line in overrides}
     units = {"budget.frames": "budget.decisions=none", "budget.decisions": "budget.frames=none"}
     return [units[name] for name in named & units.keys() if units[name].partition("=")[0] not in named]
@@ -76,5 +76,5 @@ def _with_room(before: Recipe, wanted: Recipe, state: dict[str, Any]) -> tuple[R
         return wanted, []
     kept = replace(wanted, replay=replace(wanted.replay, capacity=old))
     return kept, [
-        f"its replay keeps {old:,} decisions, as it is full; with the larger budget from the start, it had kept {new:,}"
+        f"its replay keeps {old:,} decisions, because it is full; with the larger budget from the start it would keep {new:,}"
     ]

@@ -1,8 +1,8 @@
 """The lock of a run: one process trains it at a time.
 
-The process locks two inodes: that of the run's directory, so that nobody can take the run by removing a file, and that of the file
-`lock` in it, which names the process and is enough where directories cannot be locked (NFS). The system frees both when the process
-dies, however it dies. Before every save the process looks whether the two are still the ones it has locked.
+The process locks two inodes: that of the run's directory, so that removing a file does not free the run, and that of the file
+`lock` in it, which names the process and is enough where directories cannot be locked (NFS). The system frees both when the
+process ends, for whatever reason. Before every save the process looks whether the two are still the ones it has locked.
 """
 
 import os

@@ -27,9 +27,9 @@ Mark = Mapping[str, Any]  # lines, bytes and sha256 of a log
 
 
 class Rewound(NamedTuple):
-    """What is left of a log after it was cut back."""
+    """The result of cutting back a log."""
 
-    notes: tuple[str, ...]  # from after the checkpoint: they tell what happened to the run, so they are kept
+    notes: tuple[str, ...]  # from after the checkpoint: they record what happened to the run, so they are kept
     checkpoint: bool  # whether the line of the checkpoint itself is there
     complaint: str  # what is wrong with the log; empty if nothing is
 
@@ -50,7 +50,7 @@ class Log:
             self._end = _end_of(file.fileno())
 
     def mark(self) -> Mark:
-        """By which a checkpoint knows the log. It is on the disk then."""
+        """The mark of the log for a checkpoint. Writes the log to the disk first."""
         with open_file(self._folder, NAME, "a+b", most=LOG) as file:
             self._compare(file.fileno())
             self._end = _end_of(file.fileno())
@@ -126,7 +126,7 @@ def _part(content: bytes, mark: Mark | None) -> tuple[bytes | None, str]:
     if mark_of(part) == dict(mark):
         return part, ""
     lost = mark["lines"] - part.count(b"\n")
-    words = f"{lost:,} of its {mark['lines']:,} lines are missing" if lost > 0 else "its lines are others"
+    words = f"{lost:,} of its {mark['lines']:,} lines are missing" if lost > 0 else "its lines were changed"
     return None, (
         f"{NAME} is not the log that the checkpoint was made with: {words}. What can be read of it is kept. The run is not "
         "affected, but its log, and reports of it, lack what is lost."

@@ -120,7 +120,7 @@ class Loggers:
 
 
 def _name_of(logger: Logger) -> str:
-    """The logger's name. Refuses what is no logger."""
+    """The logger's name. Refuses what is not a logger."""
     if isinstance(logger, type):
         raise TypeError(f"{logger.__name__} is a class, but a logger is an object. Pass {logger.__name__}(…) instead.")
     kind = type(logger).__name__
@@ -144,7 +144,7 @@ class TensorBoard(Logger):
         self._writer: Any = None
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        if not points or "evaluation/ended" in points:  # a count of episodes is no curve
+        if not points or "evaluation/ended" in points:  # a count of episodes is not a curve
             return
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter

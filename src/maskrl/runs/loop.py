@@ -100,7 +100,7 @@ def _evaluate(state: State, stop: Stop) -> None:
 
 
 def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeReturns]:
-    """The returns of random actions, at the very start, and of the agent. An error may be a hiccup: there is a second try."""
+    """The returns of random actions, at the very start, and of the agent. An error may pass, so there is a second try."""
     try:
         return _play(state, stop)
     except Exception as error:
@@ -132,7 +132,9 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
 
 @contextmanager
 def _recording_failure(run: Run) -> Iterator[None]:
-    """Write down that a run failed, and why, before the error goes on. A `RunError` refuses to continue: the run is as it was."""
+    """Record that a run failed, and why, before the error is raised again. A `RunError` is a refusal and leaves the run as it
+    was.
+    """
     try:
         yield
     except (Stopped, RunError):

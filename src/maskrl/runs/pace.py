@@ -1,7 +1,7 @@
-"""Whether something outside a run makes it far slower than it would be, and what: other programs, a quota, lack of memory, heat.
+"""Find out whether something outside a run makes it far slower, and what: other programs, a quota, lack of memory, heat.
 
-An update on a CPU computes all the time in the thread that makes it, or waits for other threads of its own that do. So where that
-thread had little of the time that passed, the rest went to something else; the machine says to what.
+An update on a CPU computes all the time in the thread that makes it, or waits for other threads of its own that do. If that
+thread got little of the time that passed, something else took the rest; counters of the system say what.
 """
 
 import os
@@ -19,7 +19,7 @@ MUCH = 0.2  # of the time, spent in waiting for memory or in a quota's breaks
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine says at one moment; None: it does not tell."""
+    """Counters of the machine at one moment; None: not available."""
 
     load: float | None  # programs that want a core, over the last minute
     throttled: float | None  # seconds in which the control group's quota was used up
@@ -32,9 +32,9 @@ def read(root: Path = Path("/")) -> Reading:
 
 
 def judged(before: Reading, after: Reading, *, seconds: float, worked: float, cores: int) -> str | None:
-    """What to tell of updates that took this many seconds, in `worked` of which their thread computed; None: nothing.
+    """The note on updates that took this many seconds, in `worked` of which their thread computed; None: no note.
 
-    Nothing is told of a slowness whose cause does not show: it may be the run's own.
+    A run that is slow without a visible cause gets no note: the cause may be the run itself.
     """
     clock = max((each for each in (before.frequency, after.frequency) if each is not None), default=1.0)
     speed = max(0.01, clock * worked / seconds)  # or one that barely runs
@@ -80,7 +80,7 @@ class Pace:
         self._worked += time.thread_time() - work
 
     def complaint(self) -> str | None:
-        """Once in a process: what makes the run far slower, if something does."""
+        """Once per process: a note on what makes the run far slower, if something does."""
         if self._told or self._seconds < WINDOW:
             return None
         after = read(self._root)

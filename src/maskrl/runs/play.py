@@ -1,4 +1,4 @@
-"""An agent at play, with what its encoder sees beside the picture: in a window, or as a video where there is no screen."""
+"""Show an agent at play, with its encoder's view beside the picture: in a window, or as a video where there is no screen."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Who plays the episodes of an evaluation: this process, and others beside it where that pays."""
+"""Play the episodes of an evaluation: in this process, and in others beside it where that saves time."""
 
 import os
 import pickle
@@ -30,14 +30,14 @@ Weights = dict[str, NDArray[Any]]
 
 
 class Rules(TypedDict):
-    """What else decides an episode."""
+    """The other settings that decide an episode."""
 
     seed: int
     epsilon: float
 
 
 class Players:
-    """Plays whole episodes, with the same returns whoever plays them.
+    """Plays whole episodes; returns do not depend on which process plays them.
 
     On a CPU every observation goes through the policy alone and on one thread, so a return depends neither on the number of
     processes nor on what is played beside it. Processes start once there is enough to do for them, and stay until `close`. On a
@@ -66,7 +66,7 @@ class Players:
         watcher: Camera | None = None,
         counter: Counter | None = None,
     ) -> EpisodeReturns:
-        """The returns of this many episodes: of a policy, or of random actions. What `watcher` is to see is played here."""
+        """The returns of this many episodes: of a policy, or of random actions. Episodes for `watcher` are played here."""
         on_gpu, spaces = device_of(self._recipe).type != "cpu", Spaces.of(self._envs[0])
         match = _Match(policy, episodes, {"seed": seed, "epsilon": 1.0 if policy is None else epsilon})
         begun, most, envs = time.perf_counter(), self._most, self._envs
@@ -124,7 +124,7 @@ class Players:
 
 
 def helpers_allowed(recipe: Recipe) -> int:
-    """Processes that may play beside this one, which has a core, too. A compiled policy rounds otherwise than theirs."""
+    """Processes that may play beside this one, which has a core, too. A compiled policy rounds differently from theirs."""
     if device_of(recipe).type != "cpu" or recipe.compile or not _is_portable(recipe):
         return 0
     return min(recipe.evaluation.side_by_side, recipe.evaluation.episodes, recipe.threads or cores_allowed()) - 1
@@ -174,7 +174,7 @@ class Helper:
 
     def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
         self._recipe, self._spaces, self._begun = recipe, spaces, False
-        self._heard: float | None = None  # when it was last heard of; None: it has nothing to do
+        self._heard: float | None = None  # time of its last message; None: it has nothing to do
         self._late = ""  # why it was killed
         self.busy = threading.Lock()
         # Not by multiprocessing, which would run the user's script once more.
@@ -190,7 +190,7 @@ class Helper:
         )
 
     def learn(self, weights: Weights | None, rules: Rules) -> None:
-        """What the next episodes are played with. The first time, it also makes its environment."""
+        """Send what the next episodes are played with. The first time, it also makes its environment."""
         if not self._begun:
             self._ask("begin", self._recipe, self._spaces)
             self._begun = True
@@ -201,7 +201,7 @@ class Helper:
         return float(self._ask("play", number))
 
     def kill_if_late(self, timeout: float) -> None:
-        """Kill it if it has not been heard of for so long. Somebody else plays its episode then."""
+        """Kill it if it sent nothing for this long. Another process then plays its episode."""
         if self._heard is not None and time.monotonic() - self._heard > timeout:
             self._late = f"it did not answer for {timeout:g} seconds and was killed"
             self._process.kill()
@@ -262,7 +262,7 @@ class _Helping:
 
 
 def help_out() -> None:
-    """Be a helper: do as asked until standard input ends."""
+    """The main function of a helper: answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between
     requests: queue.Queue[Any] = queue.Queue()
@@ -293,7 +293,7 @@ def help_out() -> None:
 
 
 def _listen(requests: "queue.Queue[Any]") -> None:
-    """Also in the middle of an episode, so that nobody plays on for a process that is gone."""
+    """Also in the middle of an episode, so that no helper outlives the process it plays for."""
     while True:
         try:
             requests.put(pickle.load(sys.stdin.buffer))

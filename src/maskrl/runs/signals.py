@@ -16,7 +16,9 @@ class Stopped(Exception):  # noqa: N818, it is not an error
 
 
 class InterruptedEvaluation(BaseException):
-    """An evaluation was given up because the run is to stop; the next sitting repeats it. No error, like KeyboardInterrupt."""
+    """An evaluation was given up because the run should stop; the next session repeats it. Not an error, like
+    KeyboardInterrupt.
+    """
 
 
 class Stop(list[int]):

@@ -41,8 +41,8 @@ class Position:
 
     decisions: int = 0
     returns: list[float] = field(default_factory=list)  # so far, of the open episode in every environment
-    seconds: float = 0.0  # of training in earlier sittings
-    cpu_seconds: float = 0.0  # of this process in them: on a busy machine they tell what a run costs
+    seconds: float = 0.0  # of training in earlier sessions
+    cpu_seconds: float = 0.0  # processor time in them: the cost of a run on a busy machine
     evaluated: int = -1  # frames of the newest evaluation
 
 
@@ -83,7 +83,7 @@ class State:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of this process, over all sittings; what evaluations take in processes of their own is not among them."""
+        """Processor seconds of all sessions, without those of evaluations in other processes."""
         return round(self.position.cpu_seconds + time.process_time() - self._cpu_start, 3)
 
     @property
@@ -132,7 +132,7 @@ class State:
             self.loggers.write(values | self.times(), self.clock)
 
     def add(self, action: Action, step: Step, place: int = 0) -> NDArray[np.uint8] | None:
-        """Store what a decision led to. Returns the observation, or None if the episode has ended."""
+        """Store the result of a decision. Returns the observation, or None if the episode has ended."""
         position, world = self.position, self.worlds[place]
         taken, ends = self.spaces.as_vector(action), {"terminated": step.terminated, "truncated": step.truncated}
         self.replay.add(taken, step.reward, step.obs, world.vector, **ends, place=place)
@@ -150,12 +150,12 @@ class State:
     # ── what is logged ────────────────────────────────────────────────────────────────────────────────────────────
 
     def times(self) -> dict[str, float]:
-        """Seconds of each part in this sitting, as points for loggers."""
+        """Seconds of each part in this session, as points for loggers."""
         return {f"time/{part}": seconds for part, seconds in self.agent.watch.seconds.items()}
 
     def log_notes(self) -> None:
         """Log what did not go as planned."""
-        on_cpu = self.agent.device.type == "cpu"  # else an update waits for the device by its nature
+        on_cpu = self.agent.device.type == "cpu"  # on an accelerator, an update waits for the device anyway
         if on_cpu and (text := self._pace.complaint()) is not None:
             self._notes.append(text)
         self._notes += self.run.complaints()
@@ -169,7 +169,7 @@ class State:
         self.loggers.note(text, self.clock)
 
     def log_probe(self) -> None:
-        """Log what the encoder makes of stored clips, once there are some; and the seconds of each part since the last time."""
+        """Log measures of the encoder on stored clips, once there are some, and the seconds of each part since the last time."""
         with self.agent.watch("probe"):
             seen = cheap_probe(self.agent, self.replay, self.recipe)
         if seen is not None:
@@ -197,7 +197,7 @@ class State:
         self._saved = here
 
     def snapshot(self, clock: Clock) -> dict[str, Any]:
-        """All of it as tensors and plain values. `spaces` and `outside` are for readers without the environment."""
+        """The whole state as tensors and plain values. `spaces` and `outside` are for readers without the environment."""
         return {
             "agent": self.agent.state_dict(),
             "replay": self.replay.state_dict(),
@@ -238,9 +238,7 @@ class State:
                 )
             self._load(state)
             if not begun:
-                self._notes.append(
-                    "versions.json is lost, so nobody can tell whether versions or threads have changed."
-                )
+                self._notes.append("versions.json is lost, so it is unknown whether versions or threads have changed.")
         position = self.position
         self._saved = (position.decisions, position.evaluated) if position.decisions else None
         self._rewind(state)
@@ -254,7 +252,7 @@ class State:
         self._known_notes = rewound.notes
         if rewound.complaint:
             self._notes.append(rewound.complaint)
-        if clock is not None and not rewound.checkpoint:  # its process was killed before it could say what it cost
+        if clock is not None and not rewound.checkpoint:  # its process was killed before it could log its time
             newest, *_ = checkpoints(self.run.checkpoints)
             self.run.log("checkpoint", clock, {"bytes": newest.path.stat().st_size})
 

@@ -21,7 +21,7 @@ EVERY_SECONDS, EVERY_SHARE = 30.0, 0.01  # between two plain lines
 
 
 class Progress:
-    """What there is to show, gathered from the points of a run. It prints nothing."""
+    """The values to show, collected from the points of a run. Prints nothing."""
 
     def __init__(self, run: Run) -> None:
         self.recipe, self.clock, self.speed = run.recipe, Clock(0, 0, 0, 0.0), Speed()
@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """From the recent speed and what an evaluation took; None during the warm-up, whose speed says nothing."""
+        """From the recent speed and what an evaluation took; None during the warm-up, whose speed is misleading."""
         speed, evaluation = self.speed.decisions_per_second, self.recipe.evaluation
         if speed is None or (self.clock.updates == 0 and self.share < 1):
             return None
@@ -107,7 +107,7 @@ class Progress:
 
 
 def _facts(progress: Progress) -> dict[str, str]:
-    """What a plain line and the picture both say; what is not known yet is empty."""
+    """The texts that a plain line and the picture share; empty where a value is not known yet."""
     speed, left = progress.speed.decisions_per_second, progress.seconds_left
     words = [f"{number(speed)} decisions/s"] if speed is not None else []
     if progress.share < 1:
@@ -231,7 +231,7 @@ class Terminal(Logger):
 
 @contextmanager
 def until_closed() -> Iterator[None]:
-    """Print nothing more once the reader has gone (a closed pipe or terminal): the run matters more than its output."""
+    """Stop printing once the pipe or the terminal is closed: the run goes on without its output."""
     try:
         yield
     except OSError:

@@ -1,7 +1,7 @@
-"""Tries, in a process of its own, what may crash a process on this machine: bfloat16 and torch.compile.
+"""Try bfloat16 and torch.compile in a process of their own, because they may crash it on this machine.
 
-A processor without an instruction ends the process that meets it, and torch.compile needs a C++ compiler. A run that finds that out
-at its first update has made a directory already.
+A processor without an instruction ends the process that meets it, and torch.compile needs a C++ compiler. Without the trial, a
+run would find out at its first update, after its directory was made.
 """
 
 import signal
@@ -57,4 +57,4 @@ def failure(script: str) -> str | None:
         return f"a trial was ended by {name}" + (" (the processor lacks an instruction)" if name == "SIGILL" else "")
     lines = [line.strip() for line in trial.stderr.splitlines() if line.strip()]
     told = [line for line in lines if "Error" in line or "rror:" in line]
-    return (told or lines or ["a trial failed without a word"])[-1].rstrip(".")[:300]
+    return (told or lines or ["a trial failed without a message"])[-1].rstrip(".")[:300]

@@ -21,7 +21,7 @@ STRIP = 40  # pixels under the pictures, for the words
 def record_beside_random(recipe: Recipe, act: Act, path: Path, *, seed: int) -> tuple[Path, float, float]:
     """Record random actions on the left and the policy's on the right, from the same start: the first episode of `seed`.
 
-    Returns where the video is, and both returns. An episode that ends first stays on its last picture.
+    Returns where the video is, and both returns. The episode that ends first keeps showing its last picture.
     """
     require_extra("PIL", "video")
     with (
@@ -93,7 +93,7 @@ class Video:
         if self._encoder is None:
             import imageio_ffmpeg  # type: ignore[import-untyped]
 
-            params = ["-metadata", f"comment={VIDEO.decode()}"]  # by which it is known as ours
+            params = ["-metadata", f"comment={VIDEO.decode()}"]  # marks it as ours
             size = (image.shape[1], image.shape[0])
             # yuv420p, which every player knows, needs even sides.
             self._encoder = imageio_ffmpeg.write_frames(

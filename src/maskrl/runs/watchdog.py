@@ -1,8 +1,8 @@
-"""Says that an environment in this process hangs, and ends the process if it is told to stop meanwhile.
+"""Warn that an environment in this process hangs, and end the process if it is told to stop meanwhile.
 
-An environment in a process of its own is killed and brought back (see envs/subprocess.py). One in this process cannot be: the main
-thread waits until it returns. So another thread looks after it. That one runs unless the simulator holds Python's global lock, and
-then only SIGKILL ends the process. In both cases the run continues from its newest checkpoint.
+An environment in a process of its own is killed and restored (see envs/subprocess.py). One in this process cannot be: the main
+thread waits until it returns. So another thread watches it. If the simulator holds Python's global lock, that thread does not
+run, and only SIGKILL ends the process. In both cases the run continues from its newest checkpoint.
 """
 
 import os
@@ -23,18 +23,18 @@ GRACE = 3.0  # seconds that an environment may take to answer once a signal has 
 
 
 class Waits(Protocol):
-    """Whoever waits for environments: the world, and the players of an evaluation."""
+    """An object that waits for environments: the world, and the players of an evaluation."""
 
     waiting: float | None  # since when, by time.monotonic(); None: it does not
 
 
 @contextmanager
 def watchdog(run: Run, waiters: Sequence[Waits], timeout: float) -> Iterator[None]:
-    """Look after environments as long as the context lasts. Signals are heard of in the main thread alone."""
+    """Watch environments as long as the context lasts. Signals arrive in the main thread only."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     in_main = threading.current_thread() is threading.main_thread()
-    # The system tells of a signal at once, while Python's handlers wait until the environment returns.
+    # The system reports a signal at once, while Python's handlers wait until the environment returns.
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False) if in_main else -1
     ended = threading.Event()
     thread = threading.Thread(target=_watch, args=(run, waiters, timeout, ours, ended), daemon=True)
@@ -68,7 +68,7 @@ def _watch(run: Run, waiters: Sequence[Waits], timeout: float, pipe: socket.sock
             _say(
                 f"maskrl: the environment has not answered for {timeout:g} seconds (env.timeout). Stop the run with Ctrl-C or "
                 "SIGTERM, and continue it with the same command. overlap=true puts the environment into a process of its own, "
-                "which is killed and brought back when it hangs."
+                "which is killed and restored when it hangs."
             )
 
 
@@ -77,7 +77,7 @@ def _leave(run: Run, number: int) -> None:
     with suppress(Exception):
         run.set_status("stopped")
     _say(
-        f"\nmaskrl: stopped by {signal.Signals(number).name} without saving, as the environment did not answer. The same command "
+        f"\nmaskrl: stopped by {signal.Signals(number).name} without saving: the environment did not answer. The same command "
         "continues from the newest checkpoint."
     )
     os._exit(128 + number)
@@ -89,5 +89,5 @@ def _say(text: str) -> None:
 
 
 def _stopping_signals() -> list[int]:
-    """Those that stop a run: what Python would be told of once the environment returns."""
+    """The signals that stop a run, which Python would handle once the environment returns."""
     return [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]

@@ -1,7 +1,7 @@
-"""The environment of a run, which can be brought back to where it was.
+"""The environment of a run, which can be restored to where it was.
 
 Every episode is reset with a seed of its own, so that it is a function of its actions alone: to continue one after a crash,
-reset again and take the same actions. Not every environment is like that (a robot is not), so what comes back is compared.
+reset again and take the same actions. Not every environment is like that (a robot is not), so the results are compared.
 """
 
 import math
@@ -21,15 +21,15 @@ from maskrl.envs.subprocess import SubprocessEnv
 from maskrl.recipes.schema import Recipe
 
 T = TypeVar("T")
-Tell = Callable[[str], None]  # takes a sentence for whoever watches the run
+Tell = Callable[[str], None]  # takes a sentence for the log and the terminal
 
 
 class EnvironmentFailedError(Exception):
-    """The environment raised an error or returned nonsense, twice: the run cannot go on without its user."""
+    """The environment raised an error or returned nonsense, twice: the run cannot go on without help."""
 
 
 class Step(NamedTuple):
-    """What a decision led to."""
+    """The result of a decision."""
 
     obs: NDArray[np.uint8]  # (C, H, W)
     reward: float
@@ -38,10 +38,10 @@ class Step(NamedTuple):
 
 
 class World:
-    """The training environment, with what it takes to live through the current game again.
+    """The training environment, with the actions that replay the current game.
 
-    An error may be a hiccup of the renderer or the network, so each call has a second try in a fresh environment, which is
-    brought to the same place first.
+    An error of the renderer or the network may pass, so each call has a second try in a fresh environment, which first replays
+    the game.
     """
 
     def __init__(self, recipe: Recipe, tell: Tell, place: int = 0) -> None:
@@ -56,7 +56,7 @@ class World:
         self.vector: NDArray[np.float32] | None = (
             None  # the numbers (V,) beside the newest observation, if there are some
         )
-        # Of this episode and of those before it in the same game: the actions, and check sums of what they led to.
+        # Of this episode and of those before it in the same game: the actions, and check sums of their results.
         self._actions: list[list[Action]] = []
         self._sums: list[list[int]] = []
 
@@ -76,7 +76,7 @@ class World:
         begun = self._twice(lambda: self._reset(number), f"at the reset of episode {number}")
         assert begun is not None  # as no episode is open
         obs, continues = begun
-        # A life that was lost ends an episode of learning on Atari, but not the game: that still depends on all it has seen.
+        # A life that was lost ends an episode of learning on Atari, but not the game: the rest of the game depends on all of it.
         if not continues:
             self._actions, self._sums = [], []
         self._actions.append([])
@@ -85,12 +85,12 @@ class World:
         return obs
 
     def step_async(self, action: Action) -> None:
-        """The next step will be this: an environment in a process of its own begins with it now."""
+        """Announce the next step: an environment in a process of its own begins with it now."""
         if (begin := getattr(self.env, "step_async", None)) is not None:
             begin(action)
 
     def step(self, action: Action) -> Step | None:
-        """What the action leads to. None: the episode was lost, as the environment failed and does not come back to it."""
+        """The result of the action. None: the episode was lost, because the environment failed and could not be restored."""
         where = f"at decision {self.length + 1} of episode {self.episode}"
         step = self._twice(lambda: self._step(action), where)
         if step is None:
@@ -121,19 +121,21 @@ class World:
         try:
             obs = self._relive()
         except Exception as error:
-            self._tell(f"The environment failed on its way back ({_words(error)}). Trying once more in a fresh one.")
+            self._tell(
+                f"The environment failed while it was restored ({_words(error)}). Trying once more in a fresh one."
+            )
             self._renew()
-            obs = self._again(self._relive, "on its way back")
+            obs = self._again(self._relive, "while it was restored")
         return obs if self.running else None
 
     def _relive(self) -> NDArray[np.uint8] | None:
-        """Live through the game again; if that does not lead to the same place, close the episode."""
+        """Replay the game; if that does not lead to the same place, close the episode."""
         obs, difference = self._retrace()
         if difference is None:
             return obs
         closed = f"Episode {self.episode} is closed as truncated" if self.running else "The next game is a new one"
         self._tell(
-            f"The environment did not come back to where it was: {difference} is not what it was. {closed}. Training "
+            f"The environment was not restored: {difference} differs from before. {closed}. Training "
             "continues, but results will differ from an uninterrupted run."
         )
         self._actions, self._sums, self.running = [], [], False

@@ -49,7 +49,7 @@ CHILD = "from maskrl.studies.backends import heed_parent; heed_parent(); from ma
 
 
 def heed_parent() -> None:
-    """Stop this process as SIGTERM does, saved, once standard input is closed: by its parent, or by its parent's end."""
+    """Stop this process as SIGTERM does, with its state saved, once its parent closes its standard input or ends."""
 
     def listen() -> None:
         with suppress(OSError):
@@ -79,7 +79,7 @@ def attempt(
     name = partial(log_name, job.directory)
     with open_file(out, name("lock"), "ab") as locked, open_file(out, name(), "ab") as file:
         try:
-            claim(locked)  # the run's own lock comes later, when its process has woken up
+            claim(locked)  # the run's own lock comes later, when its process has started
         except BlockingIOError:
             return BUSY
         if run.is_locked:
@@ -95,7 +95,7 @@ def attempt(
             stderr=subprocess.STDOUT,
             env={**os.environ, **_settings(job.recipe), **(environment or {})},
             cwd=here if here is not None and here.is_dir() else None,
-            start_new_session=True,  # Ctrl-C in a terminal is for us, and we tell them
+            start_new_session=True,  # Ctrl-C in a terminal reaches this process, which stops the others
         )
         code = _followed(child, stop)
         if code == 2 and run.is_locked:  # another process was faster
@@ -138,7 +138,7 @@ class Size(NamedTuple):
 
 
 def sizes_of(jobs: Sequence[Job]) -> dict[str, Size]:
-    """Directory → size. Seeds are alike, and so is what does not change the size of anything: one of each kind is built."""
+    """Directory → size. Seeds, and values that change no size, make no difference: one run of each kind is built."""
     kinds: dict[str, Size] = {}
     sizes: dict[str, Size] = {}
     for job in jobs:
@@ -177,13 +177,13 @@ def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) 
 
 
 def this_machine() -> Needs:
-    """What is free here. Where the system does not tell how much memory is, it does not count."""
+    """The free resources here. Memory does not count where the system does not report it."""
     memory = free_memory()
     return Needs(cores_allowed(), sys.maxsize if memory is None else memory, len(_gpus()))
 
 
 def _gpus() -> list[str]:
-    """The names of those that we may use, as a child is told which is its own."""
+    """The names of the GPUs that we may use, of which each child gets its own."""
     allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return (allowed or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
 
@@ -194,7 +194,7 @@ def largest(needs: Iterable[Needs]) -> Needs:
 
 
 def at_once(need: Needs, room: Needs) -> int:
-    """How many runs that take this much go on at a time. One always does: with too few cores it is only slow."""
+    """How many runs of this size fit at a time. At least one: with too few cores it is only slow."""
     return max(1, min(int((there + 1e-9) // amount) for amount, there in zip(need, room, strict=True) if amount))
 
 
@@ -204,7 +204,7 @@ def at_once(need: Needs, room: Needs) -> int:
 def _needs(
     jobs: Sequence[Job], sizes: Mapping[str, Size], rooms: Sequence[Needs], runs_per_gpu: int, *, slow: bool = False
 ) -> dict[str, Needs]:
-    """Directory → what that run takes. Refuses a run that fits into none of the rooms: it would wait for ever.
+    """Directory → the needs of that run. Refuses a run that fits nowhere: it would wait for ever.
 
     `slow`: with fewer cores than it wants a run is only slow, and is not refused.
     """
@@ -242,7 +242,7 @@ def local(
         return future
 
     def cancel(stop: Sequence[int]) -> None:
-        told[:] = stop[:1]  # a scheduler may say it twice
+        told[:] = stop[:1]  # a scheduler may send it twice
 
     each = largest(needs.values())
     fit = min(at_once(each, here), workers or sys.maxsize)
@@ -250,7 +250,7 @@ def local(
     with ThreadPoolExecutor(max_workers=max(1, int(here.cores))) as pool:  # a thread waits for each
         try:
             yield Backend(words, submit, fits, cancel)
-        except BaseException as error:  # a second Ctrl-C is in a hurry
+        except BaseException as error:  # a second Ctrl-C ends them at once
             told.extend([signal.SIGINT] * (2 if isinstance(error, KeyboardInterrupt) else 1))
             raise
 
@@ -259,9 +259,10 @@ def local(
 def on_ray(
     out: Path, jobs: Sequence[Job], sizes: Mapping[str, Size], *, address: str, runs_per_gpu: int = 1
 ) -> Iterator[Backend]:
-    """Tasks of Ray, which finds a node for each, and another if that one is lost: the run goes on from its checkpoint.
+    """Tasks of Ray, which finds a node for each, and another if that one is lost: the run continues from its checkpoint.
 
-    `out` is a folder that all nodes share. `address`: auto, HOST:PORT, ray://HOST:PORT, or local: a Ray that lives as long as we.
+    `out` is a folder that all nodes share. `address`: auto, HOST:PORT, ray://HOST:PORT, or local: a Ray that ends with this
+    process.
     """
     ray = _connected(address)
     try:
@@ -277,7 +278,7 @@ def on_ray(
                 num_cpus=need.cores,
                 num_gpus=need.gpus,
                 memory=need.memory,
-                max_retries=-1,  # a lost node is no failure of the run
+                max_retries=-1,  # a lost node is not a failure of the run
                 scheduling_strategy="SPREAD",
             )
             refs.append(task.remote(job, out, (), None, Path.cwd()))
@@ -301,8 +302,8 @@ def _connected(address: str) -> Any:
     # 40 seconds, not minutes, where something else than Ray answers
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     if address == "local":
-        # Ray's own servers listen on all interfaces unless it is told, before its import, that this is no cluster: as on macOS and
-        # Windows, after which the variable is named. An address of 127.0.0.1 alone is replaced by that of the network.
+        # Ray's servers listen on all interfaces unless a variable says, before its import, that this is not a cluster, as on macOS
+        # and Windows, after which the variable is named. An address of 127.0.0.1 alone is replaced by that of the network.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
@@ -325,7 +326,7 @@ def _connected(address: str) -> Any:
 
 
 def _require_reachable(address: str) -> None:
-    """Find out in seconds what would take Ray minutes."""
+    """Check in seconds what would take Ray minutes."""
     where = address.removeprefix("ray://")
     if where in ("auto", "local"):
         return
@@ -336,4 +337,4 @@ def _require_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=REACHABLE).close()
     except (OSError, OverflowError) as error:
         question = "Is this the head node's address?"
-        raise SweepError(f"Nobody answers at {where}: {error}. {question}\n{START_RAY}") from error
+        raise SweepError(f"Nothing answers at {where}: {error}. {question}\n{START_RAY}") from error

@@ -20,7 +20,7 @@ SEEDS = {
     "atari": 3,
     "toy": 4,
     "gym": 4,
-}  # the paper's (Table 1 and Section 4.1); the toys' and one's own are ours: a test takes 4
+}  # the paper's (Table 1 and Section 4.1); those of toys and users' environments are ours: a test takes 4
 SUITES = {
     "dmcontrol-100k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
     "dmcontrol-500k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
@@ -31,17 +31,17 @@ SUITES = {
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep: what it is, how one types it, and where it lives."""
+    """One run of a sweep: its recipe, its command line and its directory."""
 
     name: str  # of the recipe, dmcontrol/walker-walk
     overrides: tuple[str, ...]
     profile: Profile
     method: str
-    recipe: Recipe  # what all of that comes to
+    recipe: Recipe  # the recipe with all of that
     directory: str  # within the sweep's
 
     def command(self, out: Path) -> list[str]:
-        """What `maskrl` is told. The profile is always in it: what `auto` means depends on the machine."""
+        """The arguments of `maskrl`. They always name the profile: the meaning of `auto` depends on the machine."""
         words = ["train", self.name, *self.overrides, "--profile", self.profile]
         words += ["--method", self.method] if self.method != "mlr" else []
         return [*words, "--run-dir", str(out / self.directory)]
@@ -87,7 +87,7 @@ def expand(
     if (page := registered.page_of(name)) is not None:
         if seeds is not None or methods or tasks or [*grid] or profile != "auto":
             raise ValueError(
-                f"{page} says itself what is run: leave everything but its name out, or write a page of your own."
+                f"{page} says what is run: leave out everything but its name, or write a page of your own."
             )
         return _of_study(page)
     settings = [_setting(word) for word in grid]
@@ -115,7 +115,7 @@ def expand(
         for job in _jobs(cell, axes.pop("seed"), axes):
             jobs.setdefault(digest(job.recipe), job)
     if unknown := [f"{key}={value}" for key, value in settings if key not in used]:
-        cells[0].resolve(unknown)  # which says what is wrong with it
+        cells[0].resolve(unknown)  # whose error says what is wrong
         raise ValueError(f"{unknown[0]}: {cells[0].name} has no such value.")
     return list(jobs.values())
 
@@ -213,7 +213,7 @@ def _setting(word: str) -> tuple[str, str]:
 
 
 def _axes(cell: Cell, settings: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Key → values, for the keys that a cell's recipe has. Another objective, if the grid has one, decides which these are."""
+    """Key → values, for the keys that a cell's recipe has. If the grid sets another objective, that decides the keys."""
     swaps = [
         f"{key}={value}" for key, value in settings if key == "objective" and "," not in value and "{" not in value
     ]
@@ -244,7 +244,7 @@ def _jobs(cell: Cell, seeds: Sequence[str], axes: Mapping[str, Sequence[str]]) -
         overrides, recipe = [*cell.overrides, *usual, *chosen.values(), *threads], None
         for seed in seeds:
             words = (*overrides, f"seed={seed}")
-            # One resolution does for all seeds, if it is a seed.
+            # One resolution serves all seeds.
             recipe = replace(recipe, seed=int(seed)) if recipe and seed.isdecimal() else cell.resolve(words)
             where = "/".join([recipe.name, recipe.method, *told, f"seed-{recipe.seed}-{digest(recipe)}"])
             yield Job(cell.name, words, recipe.profile, cell.method, recipe, where)

@@ -1,7 +1,7 @@
-"""Before many runs are begun: what they will cost, and what their scores will be able to tell.
+"""Forecast the cost of many runs and the power of their statistics.
 
-Costs are counted (`maskrl.cost.operations`) and timed on this machine, with real updates and real steps of the environments. What
-the scores can tell is worked out from the paper's own differences and spreads: a plan assumes that they hold here, too.
+Costs are counted (`maskrl.cost.operations`) and timed on this machine, with real updates and real steps of the environments. The
+power is computed from the paper's differences and spreads: a plan assumes that they hold here, too.
 """
 
 import heapq
@@ -15,6 +15,7 @@ from maskrl.analysis.scores import scale
 from maskrl.analysis.statistics import Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
+from maskrl.recipes.measured import measured
 from maskrl.recipes.published import published
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.players import helpers_allowed
@@ -31,7 +32,7 @@ Tell = Callable[[str], None]
 class Speed:
     """Seconds of the parts of a run."""
 
-    update: float  # the mean of a full turn of what is not done every time
+    update: float  # the mean over a full cycle of the parts that take turns
     act: float  # one action, for one observation
     act_together: float  # the same in an evaluation: on one thread, or in a batch on a GPU
     step: float  # of the environment: a decision, resets included
@@ -95,7 +96,7 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes, if the largest runs happen to be at work together."""
+        """Bytes, if the largest runs happen to run together."""
         every = sorted((line.cost.memory for line in self.lines for _ in range(line.seeds)), reverse=True)
         return sum(every[: self.workers])
 
@@ -117,29 +118,29 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
 
 @dataclass(frozen=True)
 class Question:
-    """Does MLR score above its Baseline: on one task, or in the mean over several? With the paper's difference and spread."""
+    """Does MLR score above its Baseline: on one task, or in the mean over several? With a difference and spread that are known."""
 
     tasks: tuple[str, ...]
-    difference: float  # of the means, the paper's; over several tasks of Atari human-normalised
+    difference: float  # of the means; over several tasks of Atari human-normalised
     effect: float  # in standard deviations, see `effect_size`
     seeds: int  # planned for each method, the fewest of any task
     power: float  # the chance to find that difference with these seeds
-    needed: int | None  # seeds for a power of 80 %; None: the paper's MLR is not above
+    needed: int | None  # seeds for a power of 80 %; None: MLR is not above
     seconds: float | None  # that the needed runs of both methods take, one after another
 
 
 @dataclass(frozen=True)
 class Comparison:
-    at: str  # "100,000 frames"
+    sources: tuple[str, ...]  # "the paper (10 seeds) at 100,000 frames"
     tasks: tuple[Question, ...]
     overall: Question | None  # of several tasks
 
 
 class _Pair(NamedTuple):
-    """A task with both methods: the paper's scores, and what a run of each costs together."""
+    """A task with both methods: known scores, and what a run of each costs together."""
 
     task: str
-    at: str
+    source: str
     mlr: Summary
     baseline: Summary
     seeds: int
@@ -147,33 +148,47 @@ class _Pair(NamedTuple):
 
 
 def compare(lines: Sequence[Line]) -> Comparison | None:
-    """What can be said of MLR against its Baseline, on the tasks where the plan has both and the paper has a spread."""
+    """MLR against its Baseline, on the tasks where the plan has both and a spread is known."""
     pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
     if not pairs:
         return None
-    at = " and ".join(sorted({pair.at for pair in pairs}))
+    sources = tuple(dict.fromkeys(pair.source for pair in pairs))
     overall = _question([_scaled(pair) for pair in pairs]) if len(pairs) > 1 else None
-    return Comparison(at, tuple(_question([pair]) for pair in pairs), overall)
+    return Comparison(sources, tuple(_question([pair]) for pair in pairs), overall)
 
 
 def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
     both = {line.label: line for line in lines if line.task == task and line.label in PAIR}
     if len(both) < 2:
         return None
-    at, unit = papers_time(both["mlr"].recipe)
-    mlr, baseline = (_published(task, at, method) for method in PAIR)
-    if mlr is None or baseline is None:
+    known = _measured(both["mlr"].recipe) or _published(both["mlr"].recipe)
+    if known is None:
         return None
     seeds, seconds = min(line.seeds for line in both.values()), sum(line.seconds for line in both.values())
-    return _Pair(task, f"{at:,} {unit}", mlr, baseline, seeds, seconds)
+    return _Pair(task, *known, seeds, seconds)
 
 
-def _published(task: str, at: int, method: str) -> Summary | None:
-    """The paper's score, if it has a spread to go by."""
-    cell = published(task, at, method)
-    if cell is None or cell.std is None or not cell.seeds or cell.misprint:
+Known = tuple[str, Summary, Summary]  # where it is from, MLR, and its Baseline
+
+
+def _measured(recipe: Recipe) -> Known | None:
+    """Of our own runs with this profile."""
+    mlr, baseline = (measured(recipe.name, recipe.profile, recipe.frames, method) for method in PAIR)
+    if mlr is None or baseline is None or mlr.frames != baseline.frames:
         return None
-    return Summary(cell.mean, cell.std, cell.seeds)
+    a, b = (Summary(score.mean, score.std, score.seeds) for score in (mlr, baseline))
+    return f"our {recipe.profile} runs ({mlr.study}, {min(a.runs, b.runs)} seeds) at {mlr.frames:,} frames", a, b
+
+
+def _published(recipe: Recipe) -> Known | None:
+    """The paper's, if it has a spread to go by."""
+    at, unit = papers_time(recipe)
+    cells = [published(recipe.name, at, method) for method in PAIR]
+    usable = [cell for cell in cells if cell and cell.std is not None and cell.seeds and not cell.misprint]
+    if len(usable) < len(cells):
+        return None
+    mlr, baseline = (Summary(cell.mean, cell.std or 0.0, cell.seeds or 0) for cell in usable)
+    return f"the paper ({min(mlr.runs, baseline.runs)} seeds) at {at:,} {unit}", mlr, baseline
 
 
 def _suite(recipe: Recipe) -> str:
@@ -231,7 +246,7 @@ def groups_of(jobs: Sequence[Job]) -> list[Group]:
 
 
 def make_plan(jobs: Sequence[Job], *, seconds: float = 60.0, workers: int | None = None, tell: Tell = print) -> Plan:
-    """Measure for about `seconds`, then work it out. Without `workers`, as many as cores and memory have room for."""
+    """Measure for about `seconds`, then compute the plan. Without `workers`, as many as cores and memory have room for."""
     groups = groups_of(jobs)
     stepped = _stepped(groups, 0.35 * seconds, tell)
     tell("counting operations")
@@ -250,10 +265,11 @@ def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison | N
     if atari:
         notes.append("A game is taken to be as long as those of random actions. Better players often play longer.")
     if comparison is not None:
+        sources = " and ".join(comparison.sources)
         notes.append(
-            f"The paper's difference between MLR and its Baseline at {comparison.at}, and its spread over seeds, are taken for the "
-            f"truth. They are estimates from {3 if atari else 10} seeds of the paper's own runs. With the lite profile, another "
-            "budget or other settings they are a guess. After a few seeds, `maskrl report` has your own."
+            f"The difference between MLR and its Baseline, and its spread over seeds, are those of {sources}. "
+            "They are estimates. With another profile, another budget or other settings they are a guess. After a few seeds, "
+            "`maskrl report` has your own."
         )
     return notes
 

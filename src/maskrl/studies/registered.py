@@ -6,7 +6,8 @@ studies/lite-dmcontrol.md says why and how, and has
 dmcontrol-100k --profile lite --tasks reacher-easy,cartpole-swingup seed=11,12,13,14,15
 ```
 
-`maskrl sweep studies/lite-dmcontrol` makes these runs, and `maskrl plan` says what they take: what people read is what runs.
+`maskrl sweep studies/lite-dmcontrol` makes these runs, and `maskrl plan` forecasts their cost. The page that people read is the
+page that runs.
 """
 
 import re
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from maskrl.files import RunError, read_bytes
 
 OPTIONS = ("profile", "tasks", "methods", "seeds")
-LARGEST = 1_000_000  # bytes of a page that somebody wrote
+LARGEST = 1_000_000  # bytes of a page at most
 
 
 class Line(NamedTuple):
@@ -67,7 +68,7 @@ def _parsed(page: Path, line: str) -> Line:
         if word.startswith("--"):
             option, sign, value = word[2:].partition("=")
             if option not in OPTIONS:
-                raise ValueError(f"{page}: {word} is no option of a study. There are --{', --'.join(OPTIONS)}.")
+                raise ValueError(f"{page}: {word} is not an option of a study. There are --{', --'.join(OPTIONS)}.")
             options[option] = value if sign else next(rest, "")
         elif "=" in word:
             grid.append(word)

@@ -1,11 +1,11 @@
-"""Many runs: which of them are done, and how the others get done.
+"""Many runs: which of them are done, and how the others are made.
 
 sweep.json     what the sweep is: its runs, and how it was asked for
 logs/          what every run printed, and the exit code of its newest try
 <run>/...      the runs: see `maskrl.runs.directory`
 
-All that is known of a run is read from its directory, so a sweep may be started again, started twice at the same time, or
-looked at from elsewhere. A backend makes the runs: see `maskrl.studies.backends`.
+The state of a run is read from its directory, so a sweep may be started again, started twice at the same time, or inspected from
+another machine. A backend makes the runs: see `maskrl.studies.backends`.
 """
 
 import json
@@ -28,12 +28,12 @@ State = Literal["waiting", "running", "interrupted", "done", "failed"]
 
 # Exit codes of a run that was told to stop: SIGHUP, SIGINT and SIGTERM. Negative: so early that there was nothing to save.
 STOPPED = (128 + 1, 128 + 2, 128 + 15, -1, -2, -15)
-BUSY = None  # instead of an exit code: some other process makes this run
+BUSY = None  # instead of an exit code: another process makes this run
 PAUSE = 2.0  # seconds until a run is tried again
 
 
 class SweepError(Exception):
-    """Something about a sweep that its user can put right; the message says how."""
+    """A problem with a sweep that the user can fix; the message says how."""
 
 
 # ── What a sweep is ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -75,7 +75,7 @@ def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, 
     file = out / "sweep.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # In this order: who has seen a run of a sweep also sees that there is one.
+        # In this order: where there is a run of a sweep, there is also its sweep.json.
         others = any(not path.name.startswith("sweep.json") for path in out.iterdir())
         if os.path.lexists(file):
             _require_same(out, asked, [entry.directory for entry in entries], extend=extend)
@@ -118,7 +118,7 @@ class Look(NamedTuple):
 
 
 def look(out: Path, entry: Entry) -> Look:
-    """What there is to know of a run, whoever runs it. One whose files must not be opened has failed."""
+    """The state of a run, from its files. A run whose files must not be opened has failed."""
     try:
         require_plain(out, entry.directory)
         return _look(out, entry)
@@ -127,7 +127,7 @@ def look(out: Path, entry: Entry) -> Look:
 
 
 def require_plain(out: Path, directory: str) -> None:
-    """Refuse a run of a sweep, and its log, if links, pipes or devices stand where there should be files."""
+    """Refuse a run of a sweep, and its log, if links, pipes or devices are in place of files."""
     status_of(out, directory, "a directory")
     RunFiles(out / directory).require_plain()
     for ending in ("txt", "code", "lock"):
@@ -190,7 +190,7 @@ def _outcome(out: Path, directory: str) -> int | None:
 def seconds_left(looks: Sequence[Look], slots: int) -> float | None:
     """How long the rest will take with this many runs at a time; None if nothing has run long enough to tell.
 
-    A run is taken to go on as fast as it has. One that has not begun is taken to be as fast as all that have.
+    Assumes that a run keeps its speed, and that one that has not begun is as fast as the others.
     """
     begun = [one for one in looks if one.frames]
     if not begun:

@@ -1,4 +1,4 @@
-"""MLR, and any objective of ours that needs clips alone, in agents of stable-baselines3. docs/sb3.md has the whole story.
+"""MLR, and any objective of ours that needs clips alone, in agents of stable-baselines3. See docs/sb3.md.
 
     model = SAC(PixelSACPolicy, env, replay_buffer_class=FrameReplayBuffer, replay_buffer_kwargs={"frame_stack": 3, "shift": 4})
     model.learn(100_000, callback=Auxiliary(clips=64))

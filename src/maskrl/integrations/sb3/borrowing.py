@@ -1,4 +1,4 @@
-"""What an objective can borrow from an agent of SB3: the encoder, if it is one that the critic trains, and what it looks at."""
+"""What an objective can borrow from an agent of SB3: the encoder, if the critic trains it, and its observations."""
 
 from typing import Any, Literal, NamedTuple
 

@@ -41,7 +41,7 @@ class Auxiliary(BaseCallback):
         optimiser: AuxiliaryConfig | None = None,  # learning rate, warm-up, clipping; None: the paper's on DMControl
         updates: int | None = None,  # for each rollout; None: see above
         key: str | None = None,  # of the pictures in Dict observations
-        encoder: Choice = "shared",  # critic: accept an agent whose actor does not profit
+        encoder: Choice = "shared",  # critic: accept an agent whose actor has another encoder
         micro_batch: int | None = None,  # observations at once; None: all
         seed: int | None = None,  # None: the agent's, or 0
         verbose: int = 0,
@@ -66,7 +66,7 @@ class Auxiliary(BaseCallback):
         self._state: dict[str, Any] | None = None  # that waits for an agent
         self._source: ClipSource | None = None
         self._steps = 0  # of the running rollout
-        self._due = 0  # updates of the agent that this has not answered yet, see `objective.every`
+        self._due = 0  # updates of the agent since the last of the objective, see `objective.every`
         self._missed = False
 
     # ── SB3 calls these ───────────────────────────────────────────────────────────────────────────────────────────

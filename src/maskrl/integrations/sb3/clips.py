@@ -1,4 +1,4 @@
-"""Clips out of the buffers that SB3's agents have, which nobody needs to change for it."""
+"""Clips from the buffers of SB3's agents, which stay unchanged."""
 
 from typing import Any, Protocol
 
@@ -23,8 +23,9 @@ class ClipSource(Protocol):
 class ReplayClips:
     """Reads SB3's replays: arrays (slots, environments, …), of one key of a Dict or of the whole observation.
 
-    A step continues the one before if that was no end and led to its observation. The second is needed: `learn()` resets the
-    environments without a word in the buffer. Where the next observations are not stored (`optimize_memory_usage`), `cut` tells.
+    A step continues the one before if that did not end the episode and led to its observation. The second condition is needed
+    because `learn()` resets the environments without a mark in the buffer. Where the next observations are not stored
+    (`optimize_memory_usage`), call `cut`.
     """
 
     def __init__(self, buffer: ReplayBuffer, key: str | None) -> None:
@@ -35,7 +36,7 @@ class ReplayClips:
         self.look(buffer.size())  # which may be another agent's
 
     def look(self, steps: int) -> None:
-        """Take note of the newest steps. Ends do not change later, so nobody compares the same pictures twice."""
+        """Read the newest steps. Ends do not change later, so no pictures are compared twice."""
         steps = min(steps, self.buffer.size())
         links = min(steps, self.buffer.size() - 1)  # the oldest step continues nothing that is known
         for start in range(0, links, CHUNK):
@@ -52,7 +53,7 @@ class ReplayClips:
         return self.buffer is buffer and self._position == (buffer.pos, buffer.full)
 
     def cut(self) -> None:
-        """Say that the next step continues nothing."""
+        """Start a new episode with the next step."""
         self._is_cut = True
 
     def draw_clips(self, generator: np.random.Generator, clips: int, length: int) -> tuple[Pixels, NDArray[Any]]:

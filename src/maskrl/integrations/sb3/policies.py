@@ -1,6 +1,6 @@
-"""Policies for SAC and TD3 in which the critic owns the encoder, and the actor looks through it.
+"""Policies for SAC and TD3 in which the critic owns the encoder, and the actor uses it.
 
-SB3 offers an encoder for each, of which an objective would reach one, or a shared one that the actor trains and the critic does
+SB3 offers an encoder for each, of which an objective would train one, or a shared one that the actor trains and the critic does
 not. Pixel agents in the literature do it the other way round: the critic's loss, and the objective's, train the one encoder.
 """
 
@@ -34,7 +34,7 @@ class Lent(BaseFeaturesExtractor):
 
 
 class _Critic(ContinuousCritic):
-    """SB3's, but the encoder's backward pass is left out where its result is thrown away: in the actor's loss."""
+    """SB3's critic, without the encoder's backward pass in the actor's loss, where its result is not used."""
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         # In the critic's loss the actions come from the replay. In the actor's they have a gradient, which is all it needs.
@@ -45,7 +45,7 @@ class _Critic(ContinuousCritic):
 
 
 class _OneEncoder:
-    """What the two policies share, in front of SB3's own class."""
+    """Shared by the two policies, in front of SB3's own class."""
 
     critic: ContinuousCritic
     critic_target: ContinuousCritic

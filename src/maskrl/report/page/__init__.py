@@ -14,6 +14,7 @@ from maskrl.report.document import Chart, Report, Section
 from maskrl.report.exports import FORMATS, all_notes
 from maskrl.report.tables import Table
 
+LONG = 20  # letters of a word that is broken on paper, so that its table fits
 NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV"}
 
 
@@ -32,8 +33,10 @@ def render(report: Report) -> str:
     )
     environment.filters["notes"] = all_notes
     environment.filters["groupby_runs"] = _by_runs
+    environment.filters["within"] = _within
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["long"] = lambda text: any(len(word) > LONG for word in text.split())
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.tests["finite"] = lambda value: value is not None and math.isfinite(value)
     return environment.get_template("report.html").render(
@@ -51,8 +54,13 @@ def _by_runs(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
     return [(over, list(group)) for over, group in itertools.groupby(sections, key=lambda section: section.over)]
 
 
+def _within(title: str, section: Section) -> str:
+    """A caption below a heading that names the runs already."""
+    return title.removesuffix(f", {section.over}") if section.over else title
+
+
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor be taken for markup."""
+    """JSON that cannot end its script element, nor be taken for markup."""
     text = json.dumps(_plain(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -521,3 +521,19 @@ document.getElementById("scheme").addEventListener("click", () => {
   const dark = root.dataset.scheme ? root.dataset.scheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.scheme = dark ? "light" : "dark";
 });
+
+// ── Wide tables and paper ────────────────────────────────────────────────────────────────────────────────────────────────
+
+for (const box of document.querySelectorAll(".scroll")) {
+  const frame = box.parentElement, hint = frame.previousElementSibling;
+  const update = () => {
+    hint.hidden = box.scrollWidth <= box.clientWidth + 1;
+    frame.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  new ResizeObserver(update).observe(box);
+  box.addEventListener("scroll", update, { passive: true });
+}
+const folded = () => [...document.querySelectorAll("main details:not(.copy):not([open])")];
+let opened = [];
+addEventListener("beforeprint", () => { opened = folded(); for (const part of opened) part.open = true; });
+addEventListener("afterprint", () => { for (const part of opened) part.open = false; });

@@ -1,0 +1,49 @@
+"""Scores of our own studies, beside the paper's: the basis for plans of lite runs.
+
+`data/measured.csv` is written by tools/evidence.py from results/.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+from maskrl.recipes.published import rows_of
+
+
+class MeasuredScore(NamedTuple):
+    """A method on a task after this many frames."""
+
+    study: str  # the folder in results/
+    task: str  # "dmcontrol/walker-walk"
+    profile: str
+    frames: int
+    method: str
+    mean: float
+    std: float  # over seeds, with n - 1
+    seeds: int
+
+
+@cache
+def measured_scores() -> tuple[MeasuredScore, ...]:
+    return tuple(
+        MeasuredScore(
+            study=row["study"],
+            task=row["task"],
+            profile=row["profile"],
+            frames=int(row["frames"]),
+            method=row["method"],
+            mean=float(row["mean"]),
+            std=float(row["std"]),
+            seeds=int(row["seeds"]),
+        )
+        for row in rows_of("measured")
+    )
+
+
+def measured(task: str, profile: str, frames: int, method: str) -> MeasuredScore | None:
+    """The score at the latest time that a run of this many frames reaches."""
+    found = [
+        score
+        for score in measured_scores()
+        if (score.task, score.profile, score.method) == (task, profile, method) and score.frames <= frames
+    ]
+    return max(found, key=lambda score: score.frames, default=None)

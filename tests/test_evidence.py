@@ -1,0 +1,113 @@
+"""The pages quote results/ and nothing else: every number in them is computed again from the CSV."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from maskrl import recipes
+from maskrl.recipes.schema import as_json
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import evidence  # noqa: E402
+
+# Differences of 10, 20, 30 and 40: mean 25, standard deviation √(500/3) = 12.91, interval 25 ± 3.182 · 12.91 / 2 = 20.54.
+SCORES = {
+    "reacher-easy": {"mlr": (110, 220, 330, 440), "baseline": (100, 200, 300, 400)},
+    "cartpole-swingup": {"mlr": (300, 301, 302, 304), "baseline": (300, 302, 301, 304)},
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder, found = tmp_path / "results" / "one", []
+    folder.mkdir(parents=True)
+    with (folder / "scores.csv").open("w", newline="") as file:
+        write = csv.writer(file).writerow
+        write(["method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds"])
+        for task, methods in SCORES.items():
+            for method, values in methods.items():
+                recipe = recipes.find(f"dmcontrol/{task}", "lite", objective="mlr" if method == "mlr" else "none")
+                found.append({"method": method, "task": f"dmcontrol/{task}", "recipe": json.loads(as_json(recipe))})
+                for seed, value in enumerate(values, start=11):
+                    seconds = 90 if method == "mlr" else 60
+                    write([method, f"dmcontrol/{task}", seed, 0, 0, 0, 50, 1, 1])
+                    write([method, f"dmcontrol/{task}", seed, 100_000, 25_000, 24_000, value, seconds, seconds])
+    about = {"commands": [], "runs": 16, "versions": {}, "recipes": found}
+    (folder / "about.json").write_text(json.dumps(about))
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    return folder
+
+
+def test_a_table_has_the_differences_of_pairs_by_hand(study: Path):
+    rows = evidence.table(study, 100_000).splitlines()
+    assert "| reacher-easy | 4 | 275 | 250 | +25 | +4 to +46 | 0.03 | MLR is above | 1.50 × |" in rows
+    assert "| cartpole-swingup | 4 | 302 | 302 | +0 | -1 to +1 | 1 | no difference shows | 1.50 × |" in rows
+    assert rows[-1].startswith("| mean of 2 tasks | 4 | 288 | 276 | +12 |")
+
+
+def test_the_sentence_says_the_difference_and_the_cost(study: Path):
+    told = evidence.sentence(study, 100_000)
+    assert "**+12 points of 1000 (95 % interval" in told
+    assert "On cartpole-swingup and reacher-easy" in told
+    assert told.endswith("It takes 1.50 times the Baseline's processor time.")
+
+
+def test_one_method_alone_says_nothing(study: Path):
+    lines = (study / "scores.csv").read_text().splitlines()
+    (study / "scores.csv").write_text("\n".join(line for line in lines if not line.startswith("baseline")))
+    assert evidence.table(study, 100_000) == evidence.sentence(study, 100_000) == evidence.NOTHING
+    assert "| reacher-easy | Baseline | – | – | – | – |" in evidence.seeds(study, 100_000)
+
+
+def test_few_seeds_get_no_interval(study: Path):
+    lines = (study / "scores.csv").read_text().splitlines()
+    kept = [line for line in lines if line.split(",")[2] not in ("13", "14")]
+    (study / "scores.csv").write_text("\n".join(kept))
+    assert "| – | – | there is no test below 4 runs of each |" in evidence.table(study, 100_000)
+    assert "interval" not in evidence.sentence(study, 100_000)
+
+
+def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path):
+    lines = ["method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder"]
+    for method, values in SCORES["reacher-easy"].items():
+        lines += [
+            f"{method},dmcontrol/reacher-easy,{seed},100000,{value / 1000},,{-value},0,,"
+            for seed, value in enumerate(values, start=11)
+        ]
+    (study / "probes.csv").write_text("\n".join(lines))
+    rows = evidence.probes(study, 100_000).splitlines()[2:]
+    assert rows == [
+        "| reacher-easy | cosine, masked to unmasked | 0.28 | 0.25 | +1.00 |",
+        "| reacher-easy | effective rank | -275.00 | -250.00 | -1.00 |",
+    ]
+
+
+def test_a_figure_has_a_line_for_every_run(study: Path):
+    drawn = ElementTree.fromstring(evidence.figure(study))
+    kinds = [element.get("class", "") for element in drawn.iter("{http://www.w3.org/2000/svg}path")]
+    assert kinds.count("seed mlr") == kinds.count("seed baseline") == 8
+
+
+def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):
+    rows = evidence.measured([study]).splitlines()
+    assert "one,dmcontrol/reacher-easy,lite,100000,mlr,275.0,142.0,4" in rows  # 110 · √(5/3)
+    assert len(rows) == 1 + 4
+
+
+def test_a_stale_page_is_found_and_mended(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    page = tmp_path / "README.md"
+    page.write_text("Before\n<!-- evidence: seeds one 100000 -->\n440\n<!-- end -->\nAfter\n")
+    assert evidence.main(["--check"]) == 1
+    assert "README.md is not what results/ give" in capsys.readouterr().out
+    assert evidence.main([]) == 0
+    assert "| reacher-easy | MLR | 110 | 220 | 330 | 440 |" in page.read_text()
+    assert evidence.main(["--check"]) == 0
+
+
+def test_the_pages_quote_the_results():
+    assert evidence.main(["--check"]) == 0

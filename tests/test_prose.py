@@ -1,0 +1,131 @@
+"""Plain English: rules for the sentences of the sources and the documents. `make lint` checks their spelling."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+]
+
+
+class Rule(NamedTuple):
+    """What to avoid, what to write, and a sentence of each kind."""
+
+    pattern: str
+    instead: str
+    bad: str
+    good: str
+
+
+RULES = [
+    Rule(r"\bso many\b", "this many, n", "At most so many letters.", "At most n letters."),
+    Rule(
+        r"(?:^|[.,;:(] |\bor )[Ee]lse\b",
+        "otherwise",
+        "MUJOCO_GL if it is set, else egl.",
+        "It takes no lock, or anything else.",
+    ),
+    Rule(
+        r"(?i)\b(?:whoever|whomever|somebody|nobody|anybody|everybody)\b",
+        "the user, the caller, another process, the passive",
+        "Whoever trains it holds the lock.",
+        "The process that trains it holds the lock.",
+    ),
+    Rule(
+        r"(?:^|[.] )(?:With|In|By|Of|From|To|Under|On) (?:what|which|whom)\b",
+        "begin with the noun: the unit of …, the versions of …",
+        "In which unit the tables count.",
+        "The unit of the tables. A run in which nothing changed.",
+    ),
+    Rule(
+        r"(?:^|[.;,] )(?:[Nn]or|Never|Only then|Such) (?:is|are|does|do|has|have|can|must|was|did|will)\b",
+        "subject first: it does not …, either",
+        "It has no lock, nor does it need one.",
+        "It has neither a lock nor a log.",
+    ),
+    Rule(
+        r"\b[Ww]hat (?:(?!\b(?:and|or|but|if)\b)[^.;:,()`|]){1,60}? "
+        r"(?:is|are) (?:what|told|said|left|shown|counted|refused|known|drawn)\b",
+        "name the thing: lost frames are left out",
+        "What is damaged is left out.",
+        "Damaged frames are left out. It says what was seen.",
+    ),
+    Rule(
+        r"(?<!there )(?<!There )\b(?:is|are|was|were) no (?!longer\b|more\b|other\b|better\b)[a-z]",
+        "is not a …",
+        "A count of episodes is no curve.",
+        "A count is not a curve. There is no lock, and it is no longer needed.",
+    ),
+    Rule(r"\bone's own\b", "your own, a user's", "A config of one's own.", "Your own config."),
+    Rule(
+        r"\b(?:heed(?:s|ed)?|hiccups?|in a hurry|puts? (?:it )?right|front door|liv(?:e|es|ed|ing) through|many a (?!run)\w+|"
+        r"without a word|heard of|h(?:e|o)ld (?:it )?against|can(?:not)? be had|all the same[,.]|sittings?|come to be|"
+        r"by the way|so to speak|tells? (?:of|nothing))\b",
+        "the plain verb: obeys, fixes, replays, compares with",
+        "An update that heeds the flag.",
+        "An update that checks the flag.",
+    ),
+]
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of docstrings, comments and messages in a Python file."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, " ".join(node.value.split())
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a document outside code."""
+    is_code = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code:
+            yield number, re.sub(r"`[^`]*`|\"[^\"]*\"", "`code`", line).lstrip("-*| ")
+
+
+def found(text: str) -> list[Rule]:
+    return [rule for rule in RULES if re.search(rule.pattern, text)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.bad)
+def test_a_rule_finds_what_it_forbids_and_lets_plain_words_pass(rule: Rule):
+    assert rule in found(rule.bad)
+    assert found(rule.good) == []
+
+
+@pytest.mark.parametrize(
+    "package", sorted(path.name for path in (ROOT / "src" / "maskrl").iterdir() if path.name != "__pycache__")
+)
+def test_the_sources_are_written_plainly(package: str):
+    home = ROOT / "src" / "maskrl" / package
+    problems = [
+        f"{path.relative_to(ROOT)}:{number}: {text}\n  instead: {rule.instead}"
+        for path in (sorted(home.rglob("*.py")) if home.is_dir() else [home] if home.suffix == ".py" else [])
+        for number, text in prose(path)
+        for rule in found(text)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_documents_are_written_plainly(document: Path):
+    problems = [
+        f"{document.name}:{number}: {text}\n  instead: {rule.instead}"
+        for number, text in sentences(document)
+        for rule in found(text)
+    ]
+    assert not problems, "\n".join(problems)

@@ -1,0 +1,256 @@
+"""Write what docs/evidence.md, README.md and `maskrl plan` take from results/: tables, sentences, curves, scores.
+
+    python tools/evidence.py            rewrite them
+    python tools/evidence.py --check    say what differs from what results/ gives, and fail
+
+A page holds blocks such as
+
+    <!-- evidence: table lite-dmcontrol 60000 -->
+    | … |
+    <!-- end -->
+
+The words after `evidence:` name a block below, the study and the frames. Curves go into docs/evidence/STUDY.svg.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from statistics import correlation, fmean
+
+from maskrl.analysis.scores import Scores
+from maskrl.analysis.statistics import ENOUGH
+from maskrl.analysis.verdict import Verdict, Verdicts, versus
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/evidence.md")
+BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+METHODS = ("mlr", "baseline")
+NOTHING = "No task has runs of both methods yet."
+NAMES = {"mlr": "MLR", "baseline": "Baseline"}
+
+
+# ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def verdicts(study: Path, at: int) -> Verdicts:
+    return versus(Scores.read(study), *METHODS, at=at, papers=False)
+
+
+def table(study: Path, at: int) -> str:
+    """A row for every task, and one for their mean."""
+    found = verdicts(study, at)
+    if not found.tasks:
+        return NOTHING
+    lines = ["| task | runs of each | MLR | Baseline | difference | 95 % interval | p | verdict | processor time |"]
+    lines += ["|:---|---:|---:|---:|---:|---:|---:|:---|---:|"]
+    for verdict in (*found.tasks, *found.overall):
+        tasks = [verdict.task] if verdict in found.tasks else [one.task for one in found.tasks]
+        lines.append(f"| {_short(verdict.task)} | {verdict.runs} | {_row(verdict)} | {cost(study, tasks, at):.2f} × |")
+    return "\n".join(lines)
+
+
+def _row(verdict: Verdict) -> str:
+    scores = f"{verdict.mean:.0f} | {verdict.reference:.0f}"
+    if verdict.difference is None:
+        return f"{scores} | {verdict.mean - verdict.reference:+.0f} | – | – | {verdict.untested}"
+    value, low, high, p = verdict.difference
+    words = {"above": "MLR is above", "below": "MLR is below"}.get(verdict.outcome, "no difference shows")
+    return f"{scores} | {value:+.0f} | {low:+.0f} to {high:+.0f} | {p:.2g} | {words}"
+
+
+def seeds(study: Path, at: int) -> str:
+    """Every run's score."""
+    scores = Scores.read(study).at(at)
+    numbers = sorted({run.seed for run in scores.runs})
+    lines = ["| task | method | " + " | ".join(f"seed {seed}" for seed in numbers) + " |"]
+    lines += ["|:---|:---|" + "---:|" * len(numbers)]
+    for task in scores.tasks:
+        for method in METHODS:
+            by_seed = dict(zip(scores.seeds(method, task), scores.values(method, task), strict=True))
+            cells = " | ".join(f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in numbers)
+            lines.append(f"| {_short(task)} | {NAMES[method]} | {cells} |")
+    return "\n".join(lines)
+
+
+def sentence(study: Path, at: int) -> str:
+    """The answer, of the mean over the tasks."""
+    found = verdicts(study, at)
+    if not found.tasks:
+        return NOTHING
+    verdict = found.overall[0] if found.overall else found.tasks[0]
+    tasks = [one.task for one in found.tasks]
+    where = _listed([_short(task) for task in tasks])
+    start = f"On {where}, at lite size, after {at:,} frames and with {verdict.runs} seeds of each"
+    price = f"It takes {cost(study, tasks, at):.2f} times the Baseline's processor time."
+    if verdict.difference is None:
+        return f"{start}, MLR scores {verdict.mean:.0f} and its Baseline {verdict.reference:.0f}: {verdict.untested}. {price}"
+    value, low, high, _ = verdict.difference
+    points = f"**{value:+.0f} points of 1000 (95 % interval {low:+.0f} to {high:+.0f})**"
+    return f"{start}, MLR differs from its Baseline by {points}. {price}"
+
+
+MEASURES = {"encoder_cosine": "cosine, masked to unmasked", "rank": "effective rank", "r2": "linear R² of the state"}
+
+
+def probes(study: Path, at: int) -> str:
+    """What the encoder represents at this time: the mean over seeds, and how it goes with the scores of the same runs."""
+    with (study / "probes.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["frames"]) == at]
+    scores = Scores.read(study).at(at)
+    known = {(run.method, run.task, run.seed): run.curve[0][1] for run in scores.runs}
+    lines = [
+        "| task | measure | MLR | Baseline | correlation with the score, over runs |",
+        "|:---|:---|---:|---:|---:|",
+    ]
+    for task in scores.tasks:
+        for name, label in MEASURES.items():
+            of_task = [row for row in rows if row["task"] == task and row[name]]
+            by_method = [[float(row[name]) for row in of_task if row["method"] == method] for method in METHODS]
+            if not all(by_method):
+                continue
+            pairs = [(float(row[name]), known[row["method"], task, int(row["seed"])]) for row in of_task]
+            means = " | ".join(f"{fmean(values):.2f}" for values in by_method)
+            enough = len(pairs) >= 2 * ENOUGH
+            together = f"{correlation(*zip(*pairs, strict=True)):+.2f}" if enough else "–"
+            lines.append(f"| {_short(task)} | {label} | {means} | {together} |")
+    return "\n".join(lines)
+
+
+def cost(study: Path, tasks: Sequence[str], at: int) -> float:
+    """The processor time of MLR's runs up to this time, as a multiple of the Baseline's: the mean over tasks."""
+    with (study / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["frames"]) == at]
+
+    def mean(method: str, task: str) -> float:
+        return fmean(float(row["cpu_seconds"]) for row in rows if (row["method"], row["task"]) == (method, task))
+
+    return fmean(mean("mlr", task) / mean("baseline", task) for task in tasks)
+
+
+def _short(task: str) -> str:
+    return task.replace(":", ",").removeprefix("dmcontrol/").removeprefix("dmcontrol, ").removeprefix("atari/")
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+# ── The figure ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+WIDE, HIGH, LEFT, TOP, GAP = 250, 190, 46, 34, 34
+STYLE = """text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#ddd}
+.mlr{stroke:#c2410c}.baseline{stroke:#1d4ed8}path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
+svg{background:#fff}@media(prefers-color-scheme:dark){svg{background:#1b1e24}text{fill:#ddd}.grid{stroke:#444}
+.mlr{stroke:#fb923c}.baseline{stroke:#93c5fd}}"""
+
+
+def figure(study: Path) -> str:
+    """A panel for every task: each seed a thin line, the mean a thick one."""
+    scores = Scores.read(study)
+    tasks, panels = scores.tasks, list[str]()
+    for index, task in enumerate(tasks):
+        runs = [run for run in scores.runs if run.task == task]
+        end = max(at for run in runs for at, _ in run.curve)
+        top = max(100.0, *(score for run in runs for _, score in run.curve)) * 1.05
+        x, y = LEFT + index * (WIDE + GAP + LEFT), TOP
+
+        def place(at: float, score: float, x: int = x, end: int = end, top: float = top) -> str:
+            return f"{x + WIDE * at / end:.1f},{TOP + HIGH * (1 - score / top):.1f}"
+
+        panels.append(f'<text class="title" x="{x}" y="{y - 12}">{escape(_short(task))}</text>')
+        step = next(size for size in (50, 100, 200, 250, 500, 1000, 5000) if top / size <= 6)
+        for level in range(0, int(top) + 1, step):
+            height = y + HIGH * (1 - level / top)
+            panels.append(f'<path class="grid" d="M{x},{height:.1f}h{WIDE}"/>')
+            panels.append(f'<text x="{x - 6}" y="{height + 4:.1f}" text-anchor="end">{level}</text>')
+        for at in (0, end // 2, end):
+            label = f'<text x="{x + WIDE * at / end:.1f}" y="{y + HIGH + 18}" text-anchor="middle">{at // 1000}k</text>'
+            panels.append(label)
+        for method in METHODS:
+            curves = [run.curve for run in runs if run.method == method]
+            times = sorted({at for curve in curves for at, _ in curve})
+            mean = [(at, fmean(score for curve in curves for time, score in curve if time == at)) for at in times]
+            for kind, curve in [*(("seed", curve) for curve in curves), ("mean", mean)]:
+                points = " L".join(place(at, score) for at, score in curve)
+                panels.append(f'<path class="{kind} {method}" d="M{points}"/>' if points else "")
+    width, height = LEFT + len(tasks) * (WIDE + GAP + LEFT) - LEFT, TOP + HIGH + 52
+    keys = [
+        f'<path class="mean {method}" d="M{LEFT + 110 * index},{height - 12}h24"/>'
+        f'<text x="{LEFT + 110 * index + 30}" y="{height - 8}">{NAMES[method]}</text>'
+        for index, method in enumerate(METHODS)
+    ]
+    keys.append(f'<text x="{LEFT + 230}" y="{height - 8}">score against frames; thin lines are seeds</text>')
+    body = "\n".join(part for part in (*panels, *keys) if part)
+    told = 'role="img" aria-label="Scores of MLR and its Baseline"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {told}>'
+    return f"{head}\n<style>{STYLE}</style>\n{body}\n</svg>\n"
+
+
+# ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BLOCKS: dict[str, Callable[[Path, int], str]] = {
+    "table": table,
+    "seeds": seeds,
+    "sentence": sentence,
+    "probes": probes,
+}
+
+
+def filled(page: str) -> str:
+    """The page with every block as results/ give it."""
+
+    def fill(match: re.Match[str]) -> str:
+        kind, study, at = match["words"].split()
+        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, int(at))}\n\n{match[3]}"
+
+    return BLOCK.sub(fill, page)
+
+
+MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
+
+
+def measured(studies: Sequence[Path]) -> str:
+    """Mean and spread of every method on every task at every time, where there are runs enough for a test."""
+    rows = ["study,task,profile,frames,method,mean,std,seeds"]
+    for study in studies:
+        scores = Scores.read(study)
+        for at in sorted({time for run in scores.runs for time, _ in run.curve if time}):
+            there = scores.where(lambda run, at=at: any(time == at for time, _ in run.curve)).at(at)  # type: ignore[misc]
+            for task in there.tasks:
+                for method in there.methods:
+                    runs = [run for run in there.runs if (run.task, run.method) == (task, method)]
+                    values = there.values(method, task)
+                    if len(values) >= ENOUGH:
+                        told = f"{values.mean():.1f},{values.std(ddof=1):.1f},{len(values)}"
+                        rows.append(f"{study.name},{task},{runs[0].protocol['profile']},{at},{method},{told}")
+    return "\n".join([*rows, ""])
+
+
+def outputs() -> dict[Path, str]:
+    """Every file that quotes results, as it should be."""
+    texts = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()}
+    studies = sorted(path.parent for path in (ROOT / "results").glob("*/scores.csv"))
+    texts |= {ROOT / MEASURED: measured(studies)}
+    return texts | {ROOT / "docs" / "evidence" / f"{study.name}.svg": figure(study) for study in studies}
+
+
+def main(words: Sequence[str]) -> int:
+    stale = [path for path, text in outputs().items() if not path.exists() or path.read_text() != text]
+    if "--check" in words:
+        print(
+            "\n".join(
+                f"{path.relative_to(ROOT)} is not what results/ give: run python tools/evidence.py" for path in stale
+            )
+        )
+        return 1 if stale else 0
+    for path, text in outputs().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
