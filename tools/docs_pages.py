@@ -56,9 +56,14 @@ def _file(words: str, path: str) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """In Markdown."""
-    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (headings, *rows)]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (headings, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:], ""])
+
+
+def _cell(value: object) -> str:
+    """On one line; a bar within inline code is no border, any other is escaped."""
+    parts = str(value).replace("\n", " ").split("`")
+    return "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 
 
 def code(text: object) -> str:
