@@ -268,7 +268,7 @@ class State:
                 self.obs[place] = self.worlds[place].load_state_dict(world)
             kind: Any = np.int64 if self.spaces.discrete else np.float32
             for each in state.get("sent", ()):
-                if self.obs[each["place"]] is not None:  # else its episode was lost
+                if self.obs[each["place"]] is not None:  # otherwise its episode was lost
                     self.send(each["place"], np.array(each["action"], kind)[()])
             self._load_generators(state["generators"])
 
