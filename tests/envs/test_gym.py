@@ -204,7 +204,7 @@ def test_an_episode_is_a_function_of_its_seed_and_actions():
         ("make_env", {"image": "sight", "kwargs": {"layout": "dict"}}, "env.image=KEY"),
         ("make_env", {"wrappers": ("own_env:Nothing",)}, "module:Name"),
         ("class_itself", {}, r"returned the class Dot: return Dot\(\)"),
-        ("Old", {}, "no gymnasium.Env"),
+        ("Old", {}, "not a gymnasium.Env"),
         ("fails", {}, "the robot is not plugged in .*own_env.py, line"),
         ("make_enf", {}, "did you mean 'make_env'"),
     ],

@@ -1,5 +1,6 @@
 """`maskrl check`: what is wrong with an environment, before anybody trains on it."""
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ class Leaks(own_env.Dot):
     kept: list[Any] = []  # noqa: RUF012
 
     def step(self, action):
-        self.kept.append(np.ones(20_000, np.uint8))
+        pages = mmap.mmap(-1, 1 << 16)  # fresh pages: an array might get memory that the tests before have freed
+        pages.write(bytes(1 << 16))
+        self.kept.append(pages)
         print("step")
         return super().step(action)
 

@@ -1,4 +1,4 @@
-"""Which encoder an agent has: the paper's two, a larger one for larger frames, or a module of the user's own."""
+"""The encoders of agents: the paper's two, a larger one for larger frames, or a user's module."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class EncoderConfig(Config):
 
     @property
     def squashes(self) -> bool:
-        """Whether latent states end in a tanh; the actor's own do so, too, then."""
+        """Whether latent states end in a tanh; the actor's own then do so, too."""
         return False
 
     @property
@@ -38,7 +38,7 @@ class EncoderConfig(Config):
         return True
 
     def with_linear_init(self, linear_init: str) -> "EncoderConfig":
-        """The same, with its linear layer begun as an objective wants it, where it has such a choice."""
+        """The same config with the initialisation of the linear layer that an objective asks for, if it has that choice."""
         return self
 
 
@@ -114,7 +114,7 @@ class ImpalaEncoderConfig(EncoderConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnEncoderConfig(EncoderConfig):
-    """A module of the user's own: `maskrl.recipe(…, encoder=MyEncoder)`. See `OwnEncoder`."""
+    """A user's module: `maskrl.recipe(…, encoder=MyEncoder)`. See `OwnEncoder`."""
 
     kind: Literal["own"] = "own"
     name: str  # of the class or function that makes it

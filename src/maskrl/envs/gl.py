@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import NamedTuple
 
 from maskrl.envs.base import require_extra
@@ -53,6 +55,7 @@ def choose_gl() -> GL:
     The choice is left in MUJOCO_GL for dm_control and for child processes.
     """
     require_extra("dm_control", "dmcontrol")
+    _load_triton()
     # MuJoCo takes "EGL" for "egl", dm_control does not.
     asked, imported = os.environ.get("MUJOCO_GL", "").strip().lower(), _backend_of_dm_control()
     if imported and asked in PACKAGES and asked != imported:
@@ -72,6 +75,15 @@ def choose_gl() -> GL:
             return GL(backend, words)
         failures[backend] = words
     raise NoBackendError(_nothing_draws(failures, asked, imported), failures)
+
+
+def _load_triton() -> None:
+    """Load triton, which torch's CUDA build brings and its first optimiser imports, before Mesa.
+
+    Both carry an LLVM. If Mesa's software renderer has loaded its own (15, Debian 12), importing triton is a segmentation fault.
+    """
+    with suppress(ImportError):
+        import_module("triton")
 
 
 def _backend_of_dm_control() -> str:

@@ -1,7 +1,6 @@
 """The replay of a run that collects in several environments at once: a replay for each of them, drawn from as one.
 
-So what lies side by side in a replay has happened one after the other, and a clip or a return never leads from one environment into
-another.
+So neighbours in a replay are consecutive steps, and a clip or a return never leads from one environment into another.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,10 +18,10 @@ from maskrl.replay.buffer import Draw, Index, NothingToDrawError, Purpose, Repla
 
 
 class Several(Replay):
-    """Answers as a `Replay` does. Frame n of place p has the number n · places + p."""
+    """The interface of `Replay`. Frame n of place p has the number n · places + p."""
 
     def __init__(self, parts: list[Replay], seed: int, prefetch: int = 0) -> None:
-        # Nothing of the base's own is needed: all that it can be asked is asked of the parts.
+        # The base's own state is not needed: every method uses the parts.
         self.parts, first = parts, parts[0]
         self.frame_shape, self.action_dim, self.frame_stack = first.frame_shape, first.action_dim, first.frame_stack
         self.discrete, self.priority_exponent, self.pad = first.discrete, first.priority_exponent, first.pad
@@ -112,7 +111,7 @@ class Several(Replay):
             self.parts[place].reprioritise(part, errors[torch.from_numpy(rows).to(errors.device)])
 
     def _rows(self, starts: Index) -> list[tuple[int, Index]]:
-        """Every place that is among them, and where."""
+        """Every place in the draw, with its positions there."""
         places = starts % len(self.parts)
         return [(int(place), np.flatnonzero(places == place)) for place in np.unique(places)]
 
@@ -125,7 +124,7 @@ class Several(Replay):
         return Clip(**self._gathered(draw, lambda part, own: part.clips(own, length=length)))
 
     def _gathered(self, draw: Draw, read: Callable[[Replay, Draw], Any]) -> dict[str, Tensor]:
-        """What the parts read, each its own, in the order of the draw."""
+        """The batches of all parts, in the order of the draw."""
         rows = self._rows(draw.starts)
         found = [
             read(self.parts[place], Draw(draw.starts[own] // len(self.parts), draw.weights[own])) for place, own in rows
