@@ -274,7 +274,7 @@ def test_micro_batches_take_the_same_step():
             tiny_sac(mlr=True, micro_batch=micro_batch),
             lived_through().transitions(lived_through().draw(12)),
         )
-        agent.actor.forward = lambda features, actor=agent.actor: (  # type: ignore[method-assign]
+        agent.actor.forward = lambda features, _, actor=agent.actor: (  # type: ignore[method-assign]
             actor.distribution(features)[0].tanh(),
             actor.distribution(features)[1].sum(dim=-1),
         )  # without noise, whose order of drawing depends on the pieces

@@ -69,10 +69,8 @@ import maskrl
 from maskrl.runs.directory import Run
 
 env, policy = Run.open(Path("run")).recipe.env.open(), maskrl.load("run")
-picture, _ = env.reset(seed=1)
-if isinstance(picture, dict):
-    picture = picture["image" if "image" in picture else "screen"]
-assert policy.act(picture) in env.action_space
+seen, _ = env.reset(seed=1)
+assert policy.act(seen) in env.action_space
 """
 
 

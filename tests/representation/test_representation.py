@@ -276,7 +276,7 @@ def test_states_are_those_of_the_observations_and_every_second_episode_is_random
     env = recipe.env.make(seed=1, training=False)
     agent = build_agent(recipe, env)
     asked = []
-    agent.act = lambda obs, **how: asked.append(how) or np.ones((1, 2), np.float32)  # type: ignore[method-assign]
+    agent.act = lambda obs, *_, **how: asked.append(how) or np.ones((1, 2), np.float32)  # type: ignore[method-assign]
     lived = play(agent, env, [agent.encoder], decisions=90, longest=30, seed=3, clock=at(150))
     assert lived.names == ["dot.x", "dot.y", "goal.x", "goal.y"]
     assert lived.episodes.tolist() == [0] * 30 + [1] * 30 + [2] * 30

@@ -1,10 +1,10 @@
 """`maskrl check`: what is wrong with an environment, before anybody trains on it."""
 
-from pathlib import mmap
+import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import Path
 import pytest
 from PIL import Image
 

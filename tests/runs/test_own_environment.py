@@ -162,6 +162,11 @@ def test_an_exported_policy_plays_the_same(tmp_path, capsys, overrides, ending):
         assert len(actions) == 7
 
 
+def test_a_proof_says_how_far_returns_are_apart():
+    proof = export.Proof("observations of its own play", 10, 1e-7, returns=(3.0, 4.5), policy_returns=(3.0, 4.25))
+    assert proof.words.endswith("returns that differ by up to 0.25 over 2 episodes")
+
+
 def test_an_export_of_a_strangers_run_runs_no_code(tmp_path, capsys, monkeypatch):
     run, _ = trained(tmp_path / "run", own(*SAC))
     monkeypatch.setenv(consent.INHERITED, "")

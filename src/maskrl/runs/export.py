@@ -276,7 +276,8 @@ class Proof(NamedTuple):
         compared += "" if self.different is None else f", {count(self.different, 'other choice')}"
         if not self.returns:
             return compared
-        same = "the same returns" if self.returns == self.policy_returns else "returns that differ"
+        apart = max(abs(one - other) for one, other in zip(self.returns, self.policy_returns, strict=True))
+        same = "the same returns" if apart == 0 else f"returns that differ by up to {apart:.2g}"
         return f"{compared}; {same} over {count(len(self.returns), 'episode')}"
 
 
