@@ -333,7 +333,7 @@ class Agent:
         self.generators.load_state_dict(state["generators"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
-        self.updates = state["updates"]
+        self.updates = int(state["updates"])
 
 
 # ── Configuration ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -165,4 +165,4 @@ class AuxiliaryStep:
         for optimizer, name in zip(self.optimizers, ("optimizer", "second_optimizer"), strict=False):
             optimizer.load_state_dict(state[name])
         self._lend_rates()
-        self.updates = state["updates"]
+        self.updates = int(state["updates"])

@@ -140,7 +140,8 @@ class _Work:
         self.agent.load_state_dict(state["agent"])
         self.collector.generators.load_state_dict(state["collector"])
         load_replay(self.replay, state["replay"], tell)
-        self.collected, self.updates, self._earlier = state["collected"], state["updates"], state["seconds"]
+        self.collected, self.updates = int(state["collected"]), int(state["updates"])
+        self._earlier = float(state["seconds"])
         self._obs = self.world.load_state_dict(state["world"])
         torch.set_rng_state(state["torch"])
 

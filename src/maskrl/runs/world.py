@@ -116,7 +116,7 @@ class World:
     def load_state_dict(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
         """Go back to where the state was taken; returns the observation there, or None if there is no open episode."""
         kind: Any = np.int64 if self.spaces.discrete else np.float32
-        self.episode, self.running, self._sums = state["episode"], state["running"], state["sums"]
+        self.episode, self.running, self._sums = int(state["episode"]), bool(state["running"]), state["sums"]
         self._actions = [[np.array(action, kind)[()] for action in episode] for episode in state["actions"]]
         try:
             obs = self._relive()
