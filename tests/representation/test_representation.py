@@ -580,9 +580,9 @@ def test_a_noisy_agent_does_not_collect_with_one_noise_for_all():
     agent, noises = build_agent(recipe, world.env), set()
     straight = agent.act
 
-    def act(obs: object, **how: object) -> object:
+    def act(*seen: object, **how: object) -> object:
         noises.add(tuple(value.sum().item() for value in agent.head.buffers()))
-        return straight(obs, **how)
+        return straight(*seen, **how)
 
     agent.act = act
     replay = Replay(**{**replay_size(recipe, world.spaces), "reserve": 0}, seed=0)
@@ -690,7 +690,7 @@ def test_a_file_that_is_missing_or_of_another_shape_or_something_else_is_refused
     other = tmp_path / "other.safetensors"
     for content in (b"", b"no", b"\x10" + b"\0" * 30):
         other.write_bytes(content)
-        with pytest.raises(RunError, match="no encoder of `maskrl pretrain`"):
+        with pytest.raises(RunError, match="not an encoder of `maskrl pretrain`"):
             encoder_file.read(other)
     save_file({"x": torch.ones(1)}, other)
     with pytest.raises(RunError, match="something else in safetensors"):

@@ -261,7 +261,8 @@ class State:
             self.agent.load_state_dict(state["agent"])
             load_replay(self.replay, state["replay"], self._notes.append)
             saved = dict(state["position"])
-            returns = saved.pop("returns", None) or [saved.pop("episode_return", 0.0)]  # of a version with one environment
+            # A version with one environment had one return.
+            returns = saved.pop("returns", None) or [saved.pop("episode_return", 0.0)]
             saved["returns"] = [float(each) for each, _ in zip(returns, self.worlds, strict=True)]
             for name, value in saved.items():
                 setattr(self.position, name, type(getattr(self.position, name))(value))
