@@ -17,3 +17,8 @@ hypothesis.settings.load_profile("repeatable")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take minutes: at the end, one process would do them while the others have nothing left."""
+    items.sort(key=lambda item: item.get_closest_marker("learning") is None)
