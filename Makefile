@@ -61,7 +61,7 @@ test-cuda: $(STAMP)  ## Only what needs a GPU: device, precision, recorded updat
 lint: $(STAMP)  ## Format, lint, spelling, types and import contracts.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell *.md *.toml *.yml Makefile docs examples fuzz src studies tests tools
+	$(BIN)/codespell *.md *.toml *.yml Makefile docs examples fuzz/*.py src studies tests tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
