@@ -129,9 +129,7 @@ class DrQv2(LearnsBeside):
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
         for piece in self.pieces(len(actions)):
-            beside, next_beside = (
-                None if all_ is None else all_[piece] for all_ in (batch.vectors, batch.next_vectors)
-            )
+            beside, next_beside = batch.vectors_of(piece)
             with torch.no_grad():
                 features = self.encoder.features(next_obs[piece].pixels())
                 next_actions = self.noisy(self.actor(features, next_beside))

@@ -176,9 +176,7 @@ class SAC(LearnsBeside):
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
         for piece in self.pieces(len(actions)):
-            beside, next_beside = (
-                None if all_ is None else all_[piece] for all_ in (batch.vectors, batch.next_vectors)
-            )
+            beside, next_beside = batch.vectors_of(piece)
             with torch.no_grad():
                 values = [self._next_value(view[piece].pixels(), next_beside, temperature) for view in next_obs]
                 mean = sum(values[1:], values[0]) / len(values)

@@ -67,6 +67,11 @@ class Transitions:
     def __len__(self) -> int:
         return self.obs.shape[0]
 
+    def vectors_of(self, piece: slice) -> tuple[Tensor | None, Tensor | None]:
+        """The numbers beside `obs` and beside `next_obs` in a piece of the batch; None where there are none."""
+        before, after = self.vectors, self.next_vectors
+        return None if before is None else before[piece], None if after is None else after[piece]
+
     def to(self, device: torch.device | str) -> "Transitions":
         return self._each(lambda tensor: sent(tensor, device))
 
