@@ -68,7 +68,8 @@ def test_numbers_that_are_none_are_refused():
 
 
 SMALL = {
-    "hidden": 32, "batch_size": 16, "learning_rate": 0.01, "augment": AugmentConfig(crop=None, intensity=0.0),
+    "hidden": 32, "batch_size": 16, "micro_batch": 8, "learning_rate": 0.01,
+    "augment": AugmentConfig(crop=None, intensity=0.0),
 }  # fmt: skip
 ENCODER = ControlEncoderConfig(filters=4, strides=(2, 2))
 AGENTS = [
