@@ -1,6 +1,7 @@
 """What `maskrl bench update` computes from what it times. How long anything takes is asserted nowhere."""
 
 import json
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -13,10 +14,10 @@ import torch
 from builders import tiny_mlr
 from conftest import Typed
 from maskrl.bench.ceiling import PIECES, Layer, best_layers, ceiling, layers_of
-from maskrl.bench.noise import noise_replay
+from maskrl.bench.noise import Learner, noise_replay
 from maskrl.bench.parts import PHASES, Wrap, watched
 from maskrl.bench.reference import is_known
-from maskrl.bench.update import bench_update, kernels_of, trained, turns_in_a_round
+from maskrl.bench.update import bench_update, first_losses, kernels_of, trained, turns_in_a_round
 from maskrl.clock import Stopwatch
 from maskrl.cost.operations import spaces_of, update_cost
 from maskrl.recipes import find
@@ -160,8 +161,20 @@ def test_one_round_of_an_update_adds_up(recipe: Recipe):
     assert rate == pytest.approx(cost.flops / seconds)
     assert values["utilisation"].median == pytest.approx(rate / values["ceiling_flop_per_second"].median)
     assert values["speed_up"].median == pytest.approx(values["plain_seconds_per_update"].median / seconds)
+    assert {"critic", "mlr"} <= set(values["first_loss"])
     assert any("Round 1 of 1" in text for text in told)
     assert json.loads(result.json())["utilisation"]["median"] == values["utilisation"].median
+
+
+def test_the_first_loss_is_that_of_a_new_agent():
+    """CURL's contrast of 64 with weights from U[0, 1) begins far above ln 64, as its released code's."""
+    recipe = find("toy/reach", method="curl")
+    torch.manual_seed(1)
+    losses = first_losses(Learner(recipe, spaces_of(recipe)).first)
+    torch.manual_seed(1)
+    metrics = built(recipe).update(noise_replay(recipe, spaces_of(recipe)))
+    assert losses == {name: float(metrics[f"{name}/loss"]) for name in ("critic", "actor", "curl")}
+    assert losses["curl"] > 2 * math.log(64)
 
 
 def test_trained_parameters_are_counted_once_whoever_steps_them():

@@ -103,6 +103,35 @@ def test_the_loss_is_a_rollout_matched_step_by_step():
     assert spr.loss(views).per_clip.tolist() == pytest.approx(expected, rel=1e-9)
 
 
+def test_the_last_step_of_an_episode_can_be_left_out_as_in_the_released_atari_code():
+    """Five observations show four steps with what ends them. The episode of clip 0 ends by the action at step 2."""
+    spr = replace(SPR_TINY, last_step=False).build(tiny_host())
+    assert spr.needs.clip_length == 5
+    material = tiny_material(spr.needs)
+    material.clip.valid[0, 3:] = False
+    views = spr.views(material)
+    assert views.valid[0].tolist() == [True, False, False]
+    assert views.valid[1:].all()
+    expected = [sum(row) / 3 for row in prediction_by_hand(spr, views)]
+    assert spr.loss(views).per_clip.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_cycles_from_the_last_step_of_an_episode_are_left_out_with_it():
+    virtual = replace(VIRTUAL_TINY, last_step=False).build(tiny_host())
+    material = replace(tiny_material(virtual.needs), updates=20_000)
+    material.clip.valid[0, 1:] = False  # the first action ends it
+    views = virtual.views(material)
+    loss = virtual.loss(views).per_clip
+    cycle = virtual.cycle_loss(virtual.host.encoder(views.first.pixels()), views)
+    assert loss[0] == 0
+    assert cycle[0] > 0
+    whole = (
+        virtual.prediction_loss(virtual.host.encoder(views.first.pixels()), views)[0]
+        + views.ramp / virtual.weight * cycle
+    )
+    torch.testing.assert_close(loss[1:], whole[1:], rtol=1e-9, atol=1e-12)
+
+
 def test_k_times_the_mean_over_steps_is_their_sum():
     spr = replace(SPR_TINY, weight=3.0).build(tiny_host())
     views = spr.views(tiny_material(spr.needs))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from maskrl.agents.base import Agent, Spaces
+from maskrl.agents.base import Agent, Metrics, Spaces
 from maskrl.cost.timing import seconds_each
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
@@ -18,15 +18,17 @@ class Learner:
         self.recipe, self.device, self.turn = recipe, device_of(recipe), recipe.agent.turn(recipe.objective)
         self.replay = noise_replay(recipe, spaces)
         self.agent = agent or recipe.agent.build(spaces, recipe.objective, self.device)
-        self.seconds()
+        self.first = self.update()  # what a new agent's losses are
+        for _ in range(self.turn - 1):
+            self.update()
 
     def seconds(self, turns: int = 1) -> float:
         """Of one update: the mean over these turns, in each of which every part of the agent has run (`AgentConfig.turn`)."""
         return seconds_each(self.update, turns * self.turn, self.device)
 
-    def update(self) -> None:
+    def update(self) -> Metrics:
         with numerics(self.recipe):
-            self.agent.update(self.replay)
+            return self.agent.update(self.replay)
 
 
 def noise_replay(recipe: Recipe, spaces: Spaces, *, transitions: int = 600, decisions: int = 150) -> Replay:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from maskrl.agents.base import Agent, Spaces
+from maskrl.agents.base import Agent, Metrics, Spaces, numbers
 from maskrl.bench.ceiling import Layer, best_layers, ceiling
 from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
 from maskrl.bench.noise import Learner, noise_replay
@@ -57,6 +57,7 @@ def bench_update(
         "threads": torch.get_num_threads(),
         "rounds": rounds,
         "trained_parameters": sum(parameter.numel() for parameter in trained(agent)),
+        "first_loss": first_losses(learner.first),
         **sampler.values(ours),
         "plain_seconds_per_update": Measured.of(theirs) if theirs else None,  # as torch starts a process
         "speed_up": Measured.ratio(theirs, ours) if theirs else None,
@@ -71,6 +72,11 @@ def trained(agent: Agent) -> Iterable[torch.Tensor]:
     """Every parameter that an optimiser steps, once."""
     groups = (group for optimizer in agent.all_optimizers() for group in optimizer.param_groups)
     return dict.fromkeys(parameter for group in groups for parameter in group["params"])
+
+
+def first_losses(first: Metrics) -> dict[str, float]:
+    """The losses of a new agent's first update, by part."""
+    return {name.removesuffix("/loss"): value for name, value in numbers(first).items() if name.endswith("/loss")}
 
 
 _plain: dict[str, Callable[[], Any]] = {}  # in a process for the plain update: that update

@@ -6,8 +6,9 @@ rewards and no true next states, so they cost no data. Their weight rises over t
 models are not good enough yet to close a cycle.
 
 Departures from the released code (docs/fidelity.md has them with their reasons): those of SPR. Cycles count wherever they begin,
-where the released Atari code leaves out those that begin at the last step of an episode. The ramp counts updates, as an
-objective knows no steps of the environment. The recipe says at which step the first update is made, and how many lie between two.
+where the released Atari code leaves out those that begin at the last step of an episode (`last_step=False`). The ramp counts
+updates, as an objective knows no steps of the environment. The recipe says at which step the first update is made, and how many
+lie between two.
 """
 
 import math
@@ -27,6 +28,7 @@ from maskrl.objectives.spr import SPR, SPRConfig, SPRViews
 class PlayVirtualViews(SPRViews):
     virtual_actions: Tensor  # (B, M, K', A)
     origins: View  # (B, M, C, H', W'): the first observation, augmented anew for every cycle
+    begins: Tensor  # (B,) bool: the cycles of these clips count
     ramp: Tensor  # (1,): the weight of the cycles now
 
 
@@ -58,6 +60,7 @@ class PlayVirtual(SPR[PlayVirtualViews]):
             **known,
             virtual_actions=self._random_actions(clip.actions),
             origins=self.augment(origins, clip.actions.dtype),
+            begins=self.counted(clip)[:, 0],
             ramp=clip.actions.new_full((1,), self.ramp(material.updates)),
         )
 
@@ -73,7 +76,7 @@ class PlayVirtual(SPR[PlayVirtualViews]):
     def loss(self, views: PlayVirtualViews) -> Loss:
         state: Tensor = self.host.encoder(views.first.pixels())  # z (B, d)
         predicted, metrics = self.prediction_loss(state, views)
-        cycle = self.cycle_loss(state, views)
+        cycle = self.cycle_loss(state, views) * views.begins
         # λ weighs the predictions by K; a cycle weighs 1.
         per_clip = predicted + views.ramp / self.weight * cycle
         metrics |= {"cycle_loss": cycle.mean(), "ramp": views.ramp.squeeze()}

@@ -8,7 +8,8 @@ There is no official SPR on DMControl. PlayVirtual's repository has two, and `we
 
 Departures from the released code (docs/fidelity.md has them with their reasons):
 
-- The step whose own transition ends the episode counts. The released Atari code drops it, although its observation is true.
+- The step whose own transition ends the episode counts. The released Atari code drops it, although its observation is true
+  (`last_step=False`).
 - On DMControl one Adam steps the encoder. PlayVirtual's repository steps it twice with the same gradient, by two optimisers.
 - Constant maps do not divide by zero.
 """
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from maskrl.nn.augment import Augment, AugmentConfig, View
+from maskrl.nn.clip import Clip
 from maskrl.nn.encoders import Encoder
 from maskrl.nn.momentum import Borrowed, Momentum
 from maskrl.nn.transition import MapTransition, VectorTransition, rollout
@@ -54,6 +56,11 @@ class SPRViews(Views):
 V = TypeVar("V", bound=SPRViews)
 
 
+def _length(steps: int, last_step: bool) -> int:
+    """Of a clip. Whether a step is the last of its episode is seen at the one after it."""
+    return steps + 1 if last_step else steps + 2
+
+
 class SPR(Objective[V], Generic[V]):
     name = "spr"
 
@@ -66,11 +73,12 @@ class SPR(Objective[V], Generic[V]):
         match: Match,
         augment: Augment,
         shares_view: bool,
+        last_step: bool = True,
         weight: float = 1.0,
     ) -> None:
-        super().__init__(host, needs=Needs(steps + 1, policy_batch=shares_view), weight=weight)
+        super().__init__(host, needs=Needs(_length(steps, last_step), policy_batch=shares_view), weight=weight)
         self.steps, self.transition, self.match, self.augment = steps, transition, match, augment
-        self.shares_view = shares_view
+        self.shares_view, self.last_step = shares_view, last_step
         # A batch norm sees all clips at once.
         self.separable = not any(isinstance(module, nn.BatchNorm2d) for module in self.modules())
 
@@ -90,10 +98,14 @@ class SPR(Objective[V], Generic[V]):
         first = self.batch_of(material).view if self.shares_view else self.augment(clip.obs[:, 0], dtype)
         return SPRViews(
             first=first,
-            following=self.augment(clip.obs[:, 1:], dtype),  # every observation anew
-            actions=clip.actions[:, :-1],
-            valid=clip.valid[:, 1:],
+            following=self.augment(clip.obs[:, 1 : 1 + self.steps], dtype),  # every observation anew
+            actions=clip.actions[:, : self.steps],
+            valid=self.counted(clip)[:, 1:],
         )
+
+    def counted(self, clip: Clip) -> Tensor:
+        """(B, K + 1) bool: the steps inside the episode, with its last one or without."""
+        return clip.valid if self.last_step else clip.valid[:, :-1] & clip.valid[:, 1:]
 
     def loss(self, views: V) -> Loss:
         state: Tensor = self.host.encoder(views.first.pixels())  # z (B, d), with its gradient
@@ -126,6 +138,7 @@ class SPRConfig(ObjectiveConfig):
     momentum_init: Literal["copy", "independent"] = "independent"  # of ḡ: the released DMControl code draws it anew
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     shares_view: bool = False  # True: start from the very view that the critic saw (Atari)
+    last_step: bool = True  # False: the last step of an episode does not count, as in the released Atari code
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +151,7 @@ class SPRConfig(ObjectiveConfig):
     @property
     def needs(self) -> Needs:
         return Needs(
-            self.steps + 1,
+            _length(self.steps, self.last_step),
             policy_batch=self.shares_view,
             q_projection=self.projection == "q",
             latent_maps=self.transition == "map",
@@ -167,6 +180,7 @@ class SPRConfig(ObjectiveConfig):
             "match": self._match(host),
             "augment": self.augment.build(host.generator),
             "shares_view": self.shares_view,
+            "last_step": self.last_step,
             "weight": self.weight,
         }
 
