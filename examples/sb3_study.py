@@ -1,9 +1,10 @@
 """Does it help? stable-baselines3's SAC from pixels with and without our parts, beside maskrl's own, at the lite profile's size.
 
-    python examples/sb3_study.py OUT [RECIPE] [SEEDS] [ARM,ARM] [KEY=VALUE]...   # dmcontrol/cartpole-swingup 3 all
+    python examples/sb3_study.py OUT [RECIPE] [SEEDS] [METHOD,METHOD] [KEY=VALUE]...   # dmcontrol/cartpole-balance 3 all
 
 Hours. Every value is the recipe's: environment, encoder, widths, batch, rates, budget, evaluation. Each score is written to
 OUT/scores.csv when it is known, with what is needed to go on. Run the same command again to continue; it ends with the table.
+`maskrl report OUT/scores.csv` draws the curves. Processor seconds are of training; maskrl's own methods count evaluations, too.
 """
 
 import csv
@@ -22,12 +23,12 @@ from maskrl.envs.base import episode_seed
 
 PEERS = {
     "sb3": Peer("SB3 alone"),
-    "shift": Peer("+ FrameReplayBuffer(shift)", replay=True),
-    "policy": Peer("+ PixelSACPolicy", policy=True, replay=True),
-    "mlr": Peer("+ MLR", policy=True, replay=True, objective=True),
+    "sb3+shift": Peer("+ FrameReplayBuffer(shift)", replay=True),
+    "sb3+policy": Peer("+ PixelSACPolicy", policy=True, replay=True),
+    "sb3+mlr": Peer("+ MLR", policy=True, replay=True, objective=True),
 }
-OURS = {"maskrl": "baseline", "maskrl-mlr": "mlr"}
-COLUMNS = ("arm", "seed", "frames", "score", "cpu_seconds")
+OURS = ("baseline", "mlr")
+COLUMNS = ("method", "task", "seed", "frames", "score", "cpu_seconds")
 
 
 def scores(out: Path) -> list[dict[str, str]]:
@@ -47,7 +48,7 @@ def write(out: Path, **row: Any) -> None:
 
 
 def evaluate(model: Any, recipe: maskrl.Recipe) -> float:
-    """The mean return of the deterministic policy, from starts that all arms share."""
+    """The mean return of the deterministic policy, from starts that all methods share."""
     env, returns = recipe.env.make(seed=recipe.seed, training=False), []
     for episode in range(recipe.evaluation.episodes):
         obs, _ = env.reset(seed=episode_seed(recipe.seed, 1_000_000 + episode))
@@ -83,14 +84,18 @@ def load(aside: Path, model: Any, callback: Any, env: Any, seed: int) -> tuple[A
     return model, None if callback is None else callback.load(aside / "objective.safetensors")
 
 
-def train_peer(out: Path, arm: str, recipe: maskrl.Recipe) -> None:
-    done = [row for row in scores(out) if row["arm"] == arm and row["seed"] == str(recipe.seed)]
+def scored(out: Path, method: str, recipe: maskrl.Recipe) -> list[dict[str, str]]:
+    return [row for row in scores(out) if row["method"] == method and row["seed"] == str(recipe.seed)]
+
+
+def train_peer(out: Path, method: str, recipe: maskrl.Recipe) -> None:
+    done = scored(out, method, recipe)
     frames, spent = (int(done[-1]["frames"]), float(done[-1]["cpu_seconds"])) if done else (0, 0.0)
     if frames >= recipe.frames:
         return
-    aside, repeat = out / f"{arm}-{recipe.seed}", recipe.env.action_repeat
+    aside, repeat = out / f"{method}-{recipe.seed}", recipe.env.action_repeat
     env = recipe.env.make(seed=recipe.seed + frames, training=True)
-    model, callback = build_peer(recipe, env, PEERS[arm], capacity=recipe.frames // repeat)
+    model, callback = build_peer(recipe, env, PEERS[method], capacity=recipe.frames // repeat)
     if frames:
         model, callback = load(aside, model, callback, env, recipe.seed + frames)
     while frames < recipe.frames:
@@ -102,45 +107,47 @@ def train_peer(out: Path, arm: str, recipe: maskrl.Recipe) -> None:
             save(aside, model, callback)
         frames += further
         score = evaluate(model, recipe)
-        write(out, arm=arm, seed=recipe.seed, frames=frames, score=f"{score:.1f}", cpu_seconds=f"{spent:.0f}")
+        told = {"frames": frames, "score": f"{score:.1f}", "cpu_seconds": f"{spent:.0f}"}
+        write(out, method=method, task=recipe.name, seed=recipe.seed, **told)
     shutil.rmtree(aside)
 
 
-def train_ours(out: Path, arm: str, recipe: maskrl.Recipe) -> None:
-    if any(row["arm"] == arm and row["seed"] == str(recipe.seed) for row in scores(out)):
+def train_ours(out: Path, method: str, recipe: maskrl.Recipe) -> None:
+    if scored(out, method, recipe):
         return
-    began = time.process_time()
-    run = maskrl.train(recipe, out / f"{arm}-{recipe.seed}")  # it continues by itself
-    spent = time.process_time() - began
-    for record in run.scores:
-        row = {"frames": record["frames"], "score": f"{record['score']:.1f}", "cpu_seconds": f"{spent:.0f}"}
-        write(out, arm=arm, seed=recipe.seed, **row)
+    run = maskrl.train(recipe, out / f"{method}-{recipe.seed}")  # it continues by itself
+    for record in run.events("evaluation"):
+        told = {"frames": record["frames"], "score": f"{record['score']:.1f}"}
+        told |= {"cpu_seconds": f"{record['cpu_seconds']:.0f}"}
+        write(out, method=method, task=recipe.name, seed=recipe.seed, **told)
 
 
 def table(out: Path) -> str:
     """The last score of every seed."""
     rows, lines = scores(out), []
-    for arm in (*PEERS, *OURS):
-        ends = {row["seed"]: row for row in rows if row["arm"] == arm}  # the last one of each seed
+    for method in (*PEERS, *OURS):
+        ends = {row["seed"]: row for row in rows if row["method"] == method}  # the last one of each seed
         if ends:
             each = " ".join(f"{float(row['score']):6.1f}" for row in ends.values())
             mean = fmean(float(row["score"]) for row in ends.values())
             cpu = fmean(float(row["cpu_seconds"]) for row in ends.values()) / 60
             frames = next(iter(ends.values()))["frames"]
-            lines.append(f"{arm:12s} {frames:>7s} frames  {each}  mean {mean:6.1f}  {cpu:6.1f} CPU minutes")
+            lines.append(f"{method:12s} {frames:>7s} frames  {each}  mean {mean:6.1f}  {cpu:6.1f} CPU minutes")
     return "\n".join(lines)
 
 
 def main(
-    out: Path, name: str = "dmcontrol/cartpole-swingup", seeds: str = "3", arms: str = "all", *overrides: str
+    out: Path, name: str = "dmcontrol/cartpole-balance", seeds: str = "3", methods: str = "all", *overrides: str
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    for seed in range(1, int(seeds) + 1):  # one seed of every arm first: a study that is stopped has whole comparisons
-        for arm in [*PEERS, *OURS] if arms == "all" else arms.split(","):
+    for seed in range(
+        1, int(seeds) + 1
+    ):  # one seed of every method first: a study that is stopped has whole comparisons
+        for method in [*PEERS, *OURS] if methods == "all" else methods.split(","):
             words = (f"seed={seed}", "threads=1", "device=cpu", *overrides)
-            recipe = maskrl.recipe(name, *words, method=OURS.get(arm, "mlr"), profile="lite")
-            (train_peer if arm in PEERS else train_ours)(out, arm, recipe)
+            recipe = maskrl.recipe(name, *words, method=method if method in OURS else "mlr", profile="lite")
+            (train_peer if method in PEERS else train_ours)(out, method, recipe)
     print(table(out))
 
 

@@ -81,9 +81,10 @@ def test_every_path_of_the_project_exists(document: Path):
 
 
 def commands(document: Path) -> Iterator[list[str]]:
-    """The words of every `maskrl …`, in blocks and in sentences; placeholders such as [agent.…] and comments left out."""
+    """The words of every `maskrl …`, in blocks, sentences and marks of figures; placeholders such as [agent.…] left out."""
     lines = [line for _, block in blocks(document, "sh") for line in block.splitlines()]
-    for text in [*lines, *spans(document)]:
+    figures = re.findall(r"<!-- figure: (.+?) -->", document.read_text())
+    for text in [*lines, *spans(document), *figures]:
         found = re.search(r"(?:^|\s)maskrl ((?:[a-z]|--).*)", text)
         if found and not text.lstrip().startswith(("#", "from ", "import ", "pip ")):
             line = re.split(r"\s[#>|&]|\$\(|\[|…", found[1])[0]
@@ -128,6 +129,23 @@ def test_every_recipe_can_be_had_with_the_overrides_beside_it(document: Path):
         overrides = [word for word in words if re.match(r"[a-z_.]+=[^$]*$", word)]
         if "NAME" not in options.values() and "RECIPE" not in words:
             recipes.resolve(name, overrides, **options)  # type: ignore[arg-type]
+
+
+MEASURED = re.compile(r"(?<![\w.,])\d[\d,.]*\s?(?:ms|s|min|[KMG]B|[GT]FLOP|%|(?:decisions|frames)/s)(?![\w/])")
+COMMAND = re.compile(
+    r"(?:`|<!-- figure: |<!-- evidence: |^)(?:\S*bin/)?(?:maskrl|make|pytest|python|grep) ", re.MULTILINE
+)
+LIMITS = {"## Promises", "### Hangs"}  # values that we chose, not figures that we measured
+
+
+@each_document
+def test_figures_stand_beside_the_command_that_prints_them(document: Path):
+    """Two numbers with a unit make a section one of figures."""
+    for section in re.split(r"^(?=#+ )", document.read_text(), flags=re.MULTILINE):
+        heading = section.split("\n")[0]
+        figures = MEASURED.findall(section)
+        named = len(figures) < 2 or heading in LIMITS or COMMAND.search(section)
+        assert named, f"{document.name}, {heading}: {figures} without a command that prints them"
 
 
 def field_paths() -> set[str]:

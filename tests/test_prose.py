@@ -121,6 +121,21 @@ def test_the_sources_are_written_plainly(package: str):
     assert not problems, "\n".join(problems)
 
 
+PAGES = sorted((ROOT / "src" / "maskrl").rglob("page/*.*"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_pages_of_reports_are_written_plainly(page: Path):
+    """Texts between tags, in attributes, in strings of JavaScript and in comments, a line at a time."""
+    problems = [
+        f"{page.name}:{number}: {text}\n  instead: {rule.instead}"
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        for text in re.split(r"<[^>]*>|[\"'`]|//|/\*|\*/", line)
+        for rule in found(re.sub(r"\b(?:if|else)\b.*[=({;].*", "", text.strip()))  # code
+    ]
+    assert not problems, "\n".join(problems)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_the_documents_are_written_plainly(document: Path):
     problems = [

@@ -25,11 +25,18 @@ from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/evidence.md")
+PAGES = ("README.md", "docs/evidence.md", "docs/sb3.md")
 BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 METHODS = ("mlr", "baseline")
 NOTHING = "No task has runs of both methods yet."
-NAMES = {"mlr": "MLR", "baseline": "Baseline"}
+NAMES = {
+    "mlr": "MLR",
+    "baseline": "Baseline",
+    "sb3": "SB3 alone",
+    "sb3+shift": "SB3, FrameReplayBuffer(shift)",
+    "sb3+policy": "SB3, both, without MLR",
+    "sb3+mlr": "SB3, both, with MLR",
+}
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -72,6 +79,20 @@ def seeds(study: Path, at: int) -> str:
             by_seed = dict(zip(scores.seeds(method, task), scores.values(method, task), strict=True))
             cells = " | ".join(f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in numbers)
             lines.append(f"| {_short(task)} | {NAMES[method]} | {cells} |")
+    return "\n".join(lines)
+
+
+def methods(study: Path, at: int) -> str:
+    """The scores of every method, seed by seed, on a study's only task."""
+    scores = Scores.read(study).at(at)
+    (task,), numbers = scores.tasks, sorted({run.seed for run in scores.runs})
+    lines = ["| method | " + " | ".join(f"seed {seed}" for seed in numbers) + " | mean | processor minutes |"]
+    lines += ["|:---|" + "---:|" * (len(numbers) + 2)]
+    for method in (name for name in NAMES if name in scores.methods):
+        by_seed = dict(zip(scores.seeds(method, task), scores.values(method, task), strict=True))
+        cells = " | ".join(f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in numbers)
+        minutes = processor_seconds(study, method, task, at) / 60
+        lines.append(f"| {NAMES[method]} | {cells} | {fmean(by_seed.values()):.0f} | {minutes:.1f} |")
     return "\n".join(lines)
 
 
@@ -121,13 +142,15 @@ def probes(study: Path, at: int) -> str:
 
 def cost(study: Path, tasks: Sequence[str], at: int) -> float:
     """The processor time of MLR's runs up to this time, as a multiple of the Baseline's: the mean over tasks."""
+    each = [[processor_seconds(study, method, task, at) for method in METHODS] for task in tasks]
+    return fmean(mlr / baseline for mlr, baseline in each)
+
+
+def processor_seconds(study: Path, method: str, task: str, at: int) -> float:
+    """The mean over seeds, up to this time."""
     with (study / "scores.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if int(row["frames"]) == at]
-
-    def mean(method: str, task: str) -> float:
-        return fmean(float(row["cpu_seconds"]) for row in rows if (row["method"], row["task"]) == (method, task))
-
-    return fmean(mean("mlr", task) / mean("baseline", task) for task in tasks)
+        rows = [row for row in csv.DictReader(file) if (row["method"], row["task"]) == (method, task)]
+    return fmean(float(row["cpu_seconds"]) for row in rows if int(row["frames"]) == at)
 
 
 def _short(task: str) -> str:
@@ -142,15 +165,16 @@ def _listed(words: Sequence[str]) -> str:
 
 WIDE, HIGH, LEFT, TOP, GAP = 250, 190, 46, 34, 34
 STYLE = """text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#ddd}
-.mlr{stroke:#c2410c}.baseline{stroke:#1d4ed8}path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
+.c0{stroke:#c2410c}.c1{stroke:#1d4ed8}.c2{stroke:#737373}.c3{stroke:#0f766e}.c4{stroke:#7e22ce}.c5{stroke:#a16207}path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
 svg{background:#fff}@media(prefers-color-scheme:dark){svg{background:#1b1e24}text{fill:#ddd}.grid{stroke:#444}
-.mlr{stroke:#fb923c}.baseline{stroke:#93c5fd}}"""
+.c0{stroke:#fb923c}.c1{stroke:#93c5fd}.c2{stroke:#a3a3a3}.c3{stroke:#5eead4}.c4{stroke:#d8b4fe}.c5{stroke:#facc15}}"""
 
 
 def figure(study: Path) -> str:
     """A panel for every task: each seed a thin line, the mean a thick one."""
     scores = Scores.read(study)
-    tasks, panels = scores.tasks, list[str]()
+    tasks, panels, colours = scores.tasks, list[str](), {name: f"c{at}" for at, name in enumerate(NAMES)}
+    shown = [name for name in NAMES if name in scores.methods]
     for index, task in enumerate(tasks):
         runs = [run for run in scores.runs if run.task == task]
         end = max(at for run in runs for at, _ in run.curve)
@@ -169,22 +193,23 @@ def figure(study: Path) -> str:
         for at in (0, end // 2, end):
             label = f'<text x="{x + WIDE * at / end:.1f}" y="{y + HIGH + 18}" text-anchor="middle">{at // 1000}k</text>'
             panels.append(label)
-        for method in METHODS:
+        for method in shown:
             curves = [run.curve for run in runs if run.method == method]
             times = sorted({at for curve in curves for at, _ in curve})
             mean = [(at, fmean(score for curve in curves for time, score in curve if time == at)) for at in times]
             for kind, curve in [*(("seed", curve) for curve in curves), ("mean", mean)]:
                 points = " L".join(place(at, score) for at, score in curve)
-                panels.append(f'<path class="{kind} {method}" d="M{points}"/>' if points else "")
-    width, height = LEFT + len(tasks) * (WIDE + GAP + LEFT) - LEFT, TOP + HIGH + 52
+                panels.append(f'<path class="{kind} {colours[method]}" d="M{points}"/>' if points else "")
+    width, foot = LEFT + len(tasks) * (WIDE + GAP + LEFT) - LEFT, TOP + HIGH + 40
+    height = foot + 20 * len(shown) + 16
     keys = [
-        f'<path class="mean {method}" d="M{LEFT + 110 * index},{height - 12}h24"/>'
-        f'<text x="{LEFT + 110 * index + 30}" y="{height - 8}">{NAMES[method]}</text>'
-        for index, method in enumerate(METHODS)
+        f'<path class="mean {colours[method]}" d="M{LEFT},{foot + 20 * index}h24"/>'
+        f'<text x="{LEFT + 30}" y="{foot + 20 * index + 4}">{NAMES[method]}</text>'
+        for index, method in enumerate(shown)
     ]
-    keys.append(f'<text x="{LEFT + 230}" y="{height - 8}">score against frames; thin lines are seeds</text>')
+    keys.append(f'<text x="{LEFT}" y="{height - 8}">score against frames; thin lines are seeds</text>')
     body = "\n".join(part for part in (*panels, *keys) if part)
-    told = 'role="img" aria-label="Scores of MLR and its Baseline"'
+    told = f'role="img" aria-label="Scores of {escape(_listed([NAMES[name] for name in shown]))}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {told}>'
     return f"{head}\n<style>{STYLE}</style>\n{body}\n</svg>\n"
 
@@ -194,6 +219,7 @@ def figure(study: Path) -> str:
 BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "table": table,
     "seeds": seeds,
+    "methods": methods,
     "sentence": sentence,
     "probes": probes,
 }

@@ -51,7 +51,7 @@ def test_the_study_writes_every_score_at_once_and_goes_on_after_a_kill(tmp_path:
     pytest.importorskip("stable_baselines3")
     pytest.importorskip("dm_control")
     out = tmp_path / "study"
-    words = [str(out), "dmcontrol/cartpole-swingup", "1", "mlr", "agent.warmup_decisions=20", "agent.batch_size=8"]
+    words = [str(out), "dmcontrol/cartpole-swingup", "1", "sb3+mlr", "agent.warmup_decisions=20", "agent.batch_size=8"]
     words += ["evaluation.every=320", "evaluation.episodes=1", "agent.auxiliary.clips=2", "budget.frames=640"]
     command = [sys.executable, str(EXAMPLES / "sb3_study.py"), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as begun:
@@ -60,6 +60,6 @@ def test_the_study_writes_every_score_at_once_and_goes_on_after_a_kill(tmp_path:
         begun.kill()
     printed = run("sb3_study.py", *words, cwd=tmp_path)
     assert printed.count("frames 640") == 1
-    rows = [row.split(",")[:3] for row in (out / "scores.csv").read_text().splitlines()[1:]]
-    assert rows == [["mlr", "1", "320"], ["mlr", "1", "640"]]
+    rows = [row.split(",")[:4] for row in (out / "scores.csv").read_text().splitlines()[1:]]
+    assert rows == [["sb3+mlr", "dmcontrol/cartpole-swingup", "1", frames] for frames in ("320", "640")]
     assert run("sb3_study.py", *words, cwd=tmp_path).count("\n") == 1  # the table alone: nothing is trained again

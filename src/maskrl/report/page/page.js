@@ -402,7 +402,7 @@ function looks(element, names) {
   return Object.fromEntries(names.map((name) => [name, value(name)]));
 }
 
-// A copy with its looks as attributes. What is switched off is left out.
+// A copy with its looks as attributes. It leaves out everything that is switched off.
 function standalone(element) {
   const copy = element.cloneNode(false);
   for (const name of element.getAttributeNames()) {
@@ -446,7 +446,7 @@ function drawingOf(figure) {
 for (const button of document.querySelectorAll("[data-save]")) {
   button.addEventListener("click", () => {
     const page = document.documentElement, scheme = page.dataset.scheme;
-    page.dataset.scheme = "light"; // for white paper; nobody sees the change, the page is not painted in between
+    page.dataset.scheme = "light"; // for white paper; the change is not seen, as the page is not painted in between
     const text = new XMLSerializer().serializeToString(drawingOf(button.closest("figure")));
     if (scheme) page.dataset.scheme = scheme; else delete page.dataset.scheme;
     const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
