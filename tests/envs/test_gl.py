@@ -76,3 +76,11 @@ def test_dm_control_imported_too_early_with_another_backend_is_reported():
 def test_dm_control_imported_early_with_a_backend_that_does_not_draw_is_reported():
     answer = ask(f"import os; from dm_control import _render\ndel os.environ['MUJOCO_GL']\n{CHOICE}", MUJOCO_GL="off")
     assert "dm_control was imported before a backend was chosen, and its own, off, does not draw here" in answer
+
+
+def test_triton_is_loaded_before_anything_of_gl_and_need_not_exist(tmp_path):
+    """The CUDA build is not installed here, so a triton of one line stands for it and shows what was loaded before."""
+    (tmp_path / "triton.py").write_text("import sys\nprint(any(name.startswith('OpenGL') for name in sys.modules))\n")
+    assert ask(CHOICE, PYTHONPATH=str(tmp_path)).split() == ["False", ask(CHOICE)]
+    (tmp_path / "triton.py").write_text("raise ImportError('no libcuda')\n")
+    assert ask(f"{CHOICE}  # again", PYTHONPATH=str(tmp_path)) == ask(CHOICE)
