@@ -105,6 +105,14 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     assert len(evidence.measured([study]).splitlines()) == 1
 
 
+def test_a_gate_takes_the_best_of_the_last_evaluations(study: Path):
+    rows = ["method,task,seed,frames,score,cpu_seconds"]
+    rows += [f"curl,toy/reach,1,{frames},{score},1" for frames, score in ((0, 90), (10, 30), (20, 20))]
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    assert evidence.gate(study, 2).splitlines()[2:] == ["| `curl` | 30.0 |"]
+    assert evidence.ROOT / "docs" / "evidence" / "one.svg" not in evidence.outputs()  # too many methods for one picture
+
+
 def test_a_figure_has_a_line_for_every_run(study: Path):
     drawn = ElementTree.fromstring(evidence.figure(study))
     kinds = [element.get("class", "") for element in drawn.iter("{http://www.w3.org/2000/svg}path")]

@@ -9,7 +9,8 @@ A page holds blocks such as
     | … |
     <!-- end -->
 
-The words after `evidence:` name a block below, the study and the frames. Curves go into docs/evidence/STUDY.svg.
+The words after `evidence:` name a block below, the study and the frames (of a gate: how many evaluations count).
+Curves go into docs/evidence/STUDY.svg.
 """
 
 import csv
@@ -25,7 +26,7 @@ from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/evidence.md", "docs/sb3.md")
+PAGES = ("README.md", "docs/evidence.md", "docs/sb3.md", "docs/systems.md")
 BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 METHODS = ("mlr", "baseline")
 NOTHING = "No task has runs of both methods yet."
@@ -93,6 +94,20 @@ def methods(study: Path, at: int) -> str:
         cells = " | ".join(f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in numbers)
         minutes = processor_seconds(study, method, task, at) / 60
         lines.append(f"| {NAMES[method]} | {cells} | {fmean(by_seed.values()):.0f} | {minutes:.1f} |")
+    return "\n".join(lines)
+
+
+def gate(study: Path, last: int) -> str:
+    """The best of the last evaluations of every method and seed, on a study's only task: what the learning gate looks at."""
+    scores = Scores.read(study)
+    numbers = sorted({run.seed for run in scores.runs})
+    lines = ["| method | " + " | ".join(f"seed {seed}" for seed in numbers) + " |", "|:---|" + "---:|" * len(numbers)]
+    for method in scores.methods:
+        by_seed = {
+            run.seed: max(score for _, score in run.curve[-last:]) for run in scores.runs if run.method == method
+        }
+        cells = " | ".join(f"{by_seed[seed]:.1f}" if seed in by_seed else "–" for seed in numbers)
+        lines.append(f"| `{method}` | {cells} |")
     return "\n".join(lines)
 
 
@@ -165,7 +180,8 @@ def _listed(words: Sequence[str]) -> str:
 
 WIDE, HIGH, LEFT, TOP, GAP = 250, 190, 46, 34, 34
 STYLE = """text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#ddd}
-.c0{stroke:#c2410c}.c1{stroke:#1d4ed8}.c2{stroke:#737373}.c3{stroke:#0f766e}.c4{stroke:#7e22ce}.c5{stroke:#a16207}path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
+.c0{stroke:#c2410c}.c1{stroke:#1d4ed8}.c2{stroke:#737373}.c3{stroke:#0f766e}.c4{stroke:#7e22ce}.c5{stroke:#a16207}
+path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
 svg{background:#fff}@media(prefers-color-scheme:dark){svg{background:#1b1e24}text{fill:#ddd}.grid{stroke:#444}
 .c0{stroke:#fb923c}.c1{stroke:#93c5fd}.c2{stroke:#a3a3a3}.c3{stroke:#5eead4}.c4{stroke:#d8b4fe}.c5{stroke:#facc15}}"""
 
@@ -220,6 +236,7 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "table": table,
     "seeds": seeds,
     "methods": methods,
+    "gate": gate,
     "sentence": sentence,
     "probes": probes,
 }
@@ -260,7 +277,8 @@ def outputs() -> dict[Path, str]:
     texts = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()}
     studies = sorted(path.parent for path in (ROOT / "results").glob("*/scores.csv"))
     texts |= {ROOT / MEASURED: measured(studies)}
-    return texts | {ROOT / "docs" / "evidence" / f"{study.name}.svg": figure(study) for study in studies}
+    drawn = [study for study in studies if set(Scores.read(study).methods) <= set(NAMES)]
+    return texts | {ROOT / "docs" / "evidence" / f"{study.name}.svg": figure(study) for study in drawn}
 
 
 def main(words: Sequence[str]) -> int:
