@@ -40,7 +40,7 @@ test-faults: $(STAMP)  ## Only the faults: runs that are killed, files that are 
 
 KILLS := 1000
 SEQUENCES := 500
-FUZZ := 200000
+FUZZ := 600
 
 kills: $(STAMP)  ## By hand, about an hour: kill real runs KILLS times and compare each with its undisturbed twin.
 	cd tests && ../$(BIN)/python killing.py kills --count $(KILLS)
@@ -48,9 +48,9 @@ kills: $(STAMP)  ## By hand, about an hour: kill real runs KILLS times and compa
 sequences: $(STAMP)  ## By hand, about an hour: SEQUENCES random orders of signals, kills, deletions and restarts.
 	cd tests && ../$(BIN)/python killing.py sequences --count $(SEQUENCES)
 
-fuzz: $(STAMP)  ## By hand, hours: fuzz every reader of strangers' files with FUZZ cases each (installs atheris).
+fuzz: $(STAMP)  ## By hand, an hour: fuzz every reader of strangers' files for FUZZ seconds each (installs atheris).
 	$(PIP) --constraint constraints.txt '.[fuzz]'
-	for target in overrides recipe metrics manifest csv checkpoints; do $(BIN)/python fuzz/run.py $$target --runs $(FUZZ) || exit 1; done
+	for target in overrides recipe metrics manifest csv checkpoints; do $(BIN)/python fuzz/run.py $$target --seconds $(FUZZ) || exit 1; done
 
 test-browser: $(STAMP)  ## Only the pages, in a real browser (Debian and Ubuntu: apt-get install chromium).
 	$(BIN)/python -m pytest --numprocesses 2 -m browser

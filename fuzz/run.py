@@ -1,6 +1,6 @@
 """Fuzz a reader with coverage as the guide (atheris): `pip install 'maskrl[fuzz]'`, then
 
-    python fuzz/run.py TARGET --runs 100000      TARGET: see targets.py
+    python fuzz/run.py TARGET --seconds 600      TARGET: see targets.py; its last lines have the count
 
 What it finds is left as fuzz/crash-…: put it into fuzz/corpus/TARGET once it is mended, and the tests replay it. Inputs that
 reached new code are kept in fuzz/found/TARGET, which is not in the repository.
@@ -22,8 +22,8 @@ with atheris.instrument_imports(include=["maskrl"]):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("target", choices=targets.TARGETS)
-    parser.add_argument("--runs", type=int, default=100_000)
-    parser.add_argument("--seconds", type=int, default=0, help="stop after so long, with the count; 0: never")
+    parser.add_argument("--runs", type=int, default=-1, help="stop after this many cases; -1: never")
+    parser.add_argument("--seconds", type=int, default=600, help="stop after this time; 0: never")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     found, corpus = HERE / "found" / asked.target, HERE / "corpus" / asked.target

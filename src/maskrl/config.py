@@ -1,9 +1,10 @@
 """The base of every configuration: frozen, keyword-only, beside what it builds, and read by its `build` alone."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 # The most that a number may be, by its name. A larger one is a typing error, and would end in an error of memory or of C after
 # the run's directory was made. cost/forecast.py later checks what the machine can hold.
@@ -20,6 +21,10 @@ MOST: Mapping[str, int] = {
 LONGEST = 4096  # characters of a text, and items of a list
 
 
+# The types of the fields of a dataclass. To find one recipe, hundreds of configs are made, and each asks for its own.
+types_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Validates field values at construction, and writes equal numbers in one way: 2.0 updates are 2, a rate of 1 is 1.0."""
@@ -28,10 +33,9 @@ class Config:
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
-        types = get_type_hints(type(self))
+        types = types_of(type(self))
         for field in fields(self):
             value, annotation = getattr(self, field.name), types[field.name]
-            here = f"{field.name}={value!r} of {type(self).__name__}"
             if get_origin(annotation) is Literal and value not in get_args(annotation):
                 choices = ", ".join(repr(choice) for choice in get_args(annotation))
                 raise ValueError(
@@ -39,9 +43,9 @@ class Config:
                 )
             accepted = (annotation, *get_args(annotation))
             if isinstance(value, float) and int in accepted and float not in accepted:
-                raise ValueError(f"{here} must be a whole number.")
+                raise ValueError(f"{field.name}={value!r} of {type(self).__name__} must be a whole number.")
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{here} must be finite.")
+                raise ValueError(f"{field.name}={value!r} of {type(self).__name__} must be finite.")
             self._require_within(field.name, value)
             if isinstance(value, float) and value.is_integer() and int in accepted:
                 object.__setattr__(self, field.name, int(value))

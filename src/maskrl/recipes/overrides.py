@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import pydantic
 
+from maskrl.config import types_of
 from maskrl.recipes.schema import (
     OBJECTIVE_KINDS,
     AnyObjective,
@@ -269,7 +270,7 @@ def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
         group = _group(place.type, place.value)
         if isinstance(step, int):
             break
-        known = get_type_hints(group) if group else {}
+        known = types_of(group) if group else {}
         value = place.value.get(step) if isinstance(place.value, dict) else None
         if step in known or value is not None or not (group and place.value.get("kind") == step):
             place = _Place((*place.path, step), known.get(step), value)
@@ -280,7 +281,7 @@ def _group(expected: Any, value: Any) -> Any:
     """The dataclass of a value, by its kind if there are several; None if it is not a group."""
     options = [option for option in _options(expected) if is_dataclass(option)]
     kind = value.get("kind") if isinstance(value, dict) else None
-    same = [option for option in options if kind in get_args(get_type_hints(option).get("kind"))]
+    same = [option for option in options if kind in get_args(types_of(option).get("kind"))]
     return next(iter(same or options), None)
 
 
