@@ -536,7 +536,7 @@ WRONG = {
             sac(),
             Auxiliary(MLRConfig(clip_length=K, mask=MaskConfig(cube=(2, 9, 9)), augment=AugmentConfig(crop=28))),
         ),
-        r"does not take observations \(6, 28, 28\).*shift=4",
+        r"fails on observations \(6, 28, 28\).*shift=4",
     ),
     "a crop larger than the frame": (
         lambda: (sac(), Auxiliary(MLRConfig(clip_length=K, mask=MaskConfig(cube=(2, 9, 9))))),
@@ -556,7 +556,7 @@ WRONG = {
     ),
     "an objective on the critic's batch": (
         lambda: (sac(), Auxiliary(CURLConfig(when=None))),
-        "needs the observations of the critic's own update and the slow encoder",
+        "needs the observations of the critic's batch and the slow encoder",
     ),
     "an objective with a Q projection": (
         lambda: (sac(), Auxiliary(MLRConfig(projection="q"))),

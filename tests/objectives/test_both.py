@@ -91,7 +91,7 @@ def test_an_agent_learns_from_both(name: str, objective: str):
 @pytest.mark.parametrize(
     ("asked", "overrides", "message"),
     [
-        ("mlr+mlr", (), "first and second are both mlr.*Raise its weight"),
+        ("mlr+mlr", (), "first and second are both mlr.*Raise the weight"),
         ("mlr+spr+curl", (), "at most two objectives learn at once"),
         ("mlr+sprr", (), "objective 'sprr' is not known: did you mean spr"),
         ("mlr+none", (), "objective 'none' is not known"),

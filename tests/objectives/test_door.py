@@ -57,9 +57,9 @@ def test_other_arithmetic_on_the_pixels_is_fine():
 
 
 def test_maps_and_wrong_sizes_are_refused_in_words():
-    with pytest.raises(ValueError, match=r"makes \(2, 4, 11, 11\) of 2 observations"):
+    with pytest.raises(ValueError, match=r"returned \(2, 4, 11, 11\) for 2 observations"):
         checked(Encoder(flatten=False))
-    with pytest.raises(ValueError, match=r"does not take observations \(3, 16, 16\).*crop=None, shift=4"):
+    with pytest.raises(ValueError, match=r"fails on observations \(3, 16, 16\).*crop=None, shift=4"):
         checked(Encoder(), MLRConfig(clip_length=4, mask=MaskConfig(cube=(2, 8, 8)), augment=AugmentConfig(crop=16)))
-    with pytest.raises(ValueError, match="needs the observations of the critic's own update"):
+    with pytest.raises(ValueError, match="needs the observations of the critic's batch"):
         checked(Encoder(), CURLConfig())

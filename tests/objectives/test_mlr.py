@@ -403,7 +403,7 @@ def test_a_bad_mask_or_augmentation_is_refused_with_its_own_config():
         tiny_mlr(clip_length=8.0)
     with pytest.raises(ValueError, match=re.escape("weight=inf of MLRConfig must be finite")):
         tiny_mlr(weight=float("inf"))
-    with pytest.raises(ValueError, match="size=0 must be at least 1 pixel; leave the augmentation out"):
+    with pytest.raises(ValueError, match="size=0 must be at least 1 pixel; use None for no augmentation"):
         AugmentConfig(crop=0)
 
 
@@ -426,7 +426,7 @@ def test_a_host_that_lends_too_little_is_told_what_is_missing(
     ("change", "seen"),
     [
         (lambda c: Clip(c.obs[:, :4], c.actions[:, :4]), "built for clips of 8 steps; got 4"),
-        (lambda c: Clip(c.obs, c.actions[..., :1]), "Clip.actions are 1 wide, but the host said action_dim=2"),
+        (lambda c: Clip(c.obs, c.actions[..., :1]), "Clip.actions are 1 wide, but Host.action_dim is 2"),
         (lambda c: Clip(c.obs[..., :21, :21], c.actions), "Cannot crop 24 × 24 from frames of 21 × 21"),
     ],
 )
@@ -441,10 +441,12 @@ def test_an_encoder_of_another_width_is_refused():
         Host(encoder, latent_dim=12, action_dim=2)
     anonymous = nn.Sequential(encoder)
     mlr = tiny_mlr().build(Host(anonymous, latent_dim=12, action_dim=2)).double()
-    with pytest.raises(ValueError, match=re.escape("must return latent states (N, d) = (N, 12); it made (5, 8, 10)")):
+    with pytest.raises(
+        ValueError, match=re.escape("must return latent states (N, d) = (N, 12); it returned (5, 8, 10)")
+    ):
         mlr(tiny_clip())
     maps = tiny_mlr().build(Host(nn.Sequential(encoder, nn.Unflatten(1, (1, 10))), latent_dim=10, action_dim=2))
-    with pytest.raises(ValueError, match=re.escape("it made (5, 8, 1, 10)")):
+    with pytest.raises(ValueError, match=re.escape("it returned (5, 8, 1, 10)")):
         maps(tiny_clip())
 
 

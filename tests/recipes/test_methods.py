@@ -166,13 +166,13 @@ def test_an_objective_that_needs_what_the_agent_does_not_offer_is_refused():
 @pytest.mark.parametrize(
     ("name", "method", "override", "message"),
     [
-        ("toy/reach", "curl", "agent.batch_size=1", "compares at least 2 of a batch"),
-        ("toy/reach", "mooss", "agent.auxiliary.clips=1", "compares at least 2 of a batch"),
-        ("toy/catch", "curl", "agent.clips=1", "compares at least 2 of a batch"),
+        ("toy/reach", "curl", "agent.batch_size=1", "and needs at least 2"),
+        ("toy/reach", "mooss", "agent.auxiliary.clips=1", "and needs at least 2"),
+        ("toy/catch", "curl", "agent.clips=1", "and needs at least 2"),
         (WALKER, "spr", "objective.transition=map", r"needs latent maps, .*agent sac.*: objective\.transition=vector"),
         (WALKER, "playvirtual", "objective.projection=q", r"needs q projection, .*: objective\.projection=mlp"),
         (WALKER, "playvirtual", "objective.cycles=0", "must be positive"),
-        (WALKER, "mooss", "objective.levels=17", "a clip of 16 steps has no states so far apart"),
+        (WALKER, "mooss", "objective.levels=17", "a clip of 16 steps has no states that far apart"),
         (WALKER, "spr", "objective.augment.crop=80", "must be the same"),
         (WALKER, "drq", "agent.views=0", "must be positive"),
         (WALKER, "sac_ae", "agent.burst=-1", "must be at least 0"),

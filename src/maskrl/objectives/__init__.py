@@ -1,1 +1,1 @@
-"""Self-supervised losses on clips. They may not know agents, replay or environments."""
+"""Self-supervised losses on clips. They must not import agents, replay or environments."""

@@ -1,11 +1,11 @@
 """The autoencoder of SAC+AE (Yarats et al., AAAI 2021): reconstruct the observation from its latent state.
 
-The critic's own observations are encoded, and a decoder, the encoder's layers in reverse, draws them. The targets have 5 bits
-instead of 8, with noise as wide as the bits that were cut off. Small penalties on the latent state and on the decoder's weights
-(its weight decay) make it a regularised autoencoder (Ghosh et al., 2020).
+A decoder, the encoder's layers in reverse, reconstructs the observations of the critic's batch. The targets have 5 bits instead
+of 8, plus noise as large as the bits that were cut off. Small penalties on the latent state and on the decoder's weights (weight
+decay) make it a regularised autoencoder (Ghosh et al., 2020).
 
-Departures from the released code (docs/fidelity.md has them with their reasons): none in the loss. The burst of 1000 updates after
-the warm-up and the tanh after the encoder are values of the agent.
+Departures from the released code (reasons in docs/fidelity.md): none in the loss. The burst of 1000 updates after
+the warm-up and the tanh after the encoder are settings of the agent.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Autoencoder(Objective[AutoencoderViews]):
         if drawn.shape != views.target.shape:
             raise ValueError(
                 f"The decoder draws {tuple(drawn.shape[1:])}, but observations are {tuple(views.target.shape[1:])}. Build the "
-                "objective with a host whose obs_shape is that."
+                "objective with a host that has this obs_shape."
             )
         error = (drawn - views.target).square().mean(dim=(1, 2, 3))
         size = 0.5 * states.square().sum(dim=1)
@@ -65,7 +65,7 @@ class Autoencoder(Objective[AutoencoderViews]):
 
 
 def dequantised(obs: Tensor, noise: Tensor) -> Tensor:
-    """uint8 → [-½, ½): the upper 5 bits, and noise in [0, 1) of one step of them (Kingma and Dhariwal, 2018)."""
+    """uint8 → [-½, ½): the upper 5 bits plus `noise`, in [0, 1) of one quantisation step (Kingma and Dhariwal, 2018)."""
     steps = 2**BITS
     upper = torch.div(obs, 256 // steps, rounding_mode="floor")
     target: Tensor = (upper + noise) / steps - 0.5
@@ -75,7 +75,7 @@ def dequantised(obs: Tensor, noise: Tensor) -> Tensor:
 class ReversedEncoder(nn.Module):
     """A `ControlEncoder` in reverse: (N, d) → (N, C, H, W). 2 029 545 parameters for 32 filters and 9 × 84 × 84.
 
-    Delta-orthogonal kernels reach only the centre of their window, so at first the last layer, of stride 2, draws a quarter of the
+    Delta-orthogonal kernels start with a nonzero centre only, so before training the last layer (stride 2) draws a quarter of the
     pixels and leaves the others at 0.
     """
 
@@ -95,7 +95,7 @@ class ReversedEncoder(nn.Module):
         )
         layers: list[nn.Module] = []
         for number, stride in enumerate(strides):
-            # What a stride of the encoder cuts off at the border, its reverse adds again.
+            # Add back the border pixels that the encoder's stride cut off.
             missing = [(side - 3) % stride for side in sides]
             into = channels if number == 0 else filters
             layer = nn.ConvTranspose2d(filters, into, 3, stride, output_padding=(missing[0], missing[1]))
@@ -115,7 +115,7 @@ class AutoencoderConfig(ObjectiveConfig):
     """SAC+AE's values."""
 
     kind: Literal["autoencoder"] = "autoencoder"
-    when: When | None = "last"  # after the slow copies were updated, as released
+    when: When | None = "last"  # after the update of the slow copies, as released
     latent_penalty: float = 1e-6
     weight_decay: float = 1e-7  # of the decoder
 
@@ -132,7 +132,7 @@ class AutoencoderConfig(ObjectiveConfig):
         encoder = host.encoder
         if not isinstance(encoder, ControlEncoder) or host.obs_shape is None:
             raise TypeError(
-                f"The autoencoder reverses maskrl's ControlEncoder and must know what to draw; got {type(encoder).__name__} and "
+                f"The autoencoder needs maskrl's ControlEncoder and the shape of observations; got {type(encoder).__name__} and "
                 f"obs_shape={host.obs_shape}. Pass Host(encoder=ControlEncoder(…), obs_shape=(C, H, W))."
             )
         strides = [layer.stride[0] for layer in encoder.convolutions.children() if isinstance(layer, nn.Conv2d)]

@@ -1,7 +1,7 @@
-"""What every objective is: a self-supervised loss that shapes an encoder which it borrows from a host agent.
+"""The base of every objective: a self-supervised loss that trains an encoder borrowed from a host agent.
 
 An objective says what it `needs`, whether its loss may be split, which parameters it owns and how they are optimised. Agents use
-these answers and know no objective by name.
+these answers and never test for a particular objective.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,41 +20,41 @@ from maskrl.nn.momentum import Momentum
 
 V = TypeVar("V", bound="Views")
 
-# Where in an agent's update an objective runs: in one loss with the agent's own, after the critic's step, or after everything else.
+# When an objective runs in an agent's update: in one loss with the agent's, after the critic's step, or after everything else.
 When = Literal["joint", "after_critic", "last"]
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an objective asks of an agent."""
+    """The inputs and modules that an objective needs from an agent."""
 
     clip_length: int = 0  # K; 0: no clips
-    policy_batch: bool = False  # the observations of the critic's own update
+    policy_batch: bool = False  # the observations of the critic's batch
     target_encoder: bool = False  # the slow encoder behind the agent's Bellman targets
     q_projection: bool = False  # the first layers of a Q head
-    latent_maps: bool = False  # latent states that are the encoder's feature map
+    latent_maps: bool = False  # an encoder whose latent states are its feature map
 
 
 @dataclass(frozen=True)
 class Offers:
-    """What an agent can give to an objective."""
+    """The places and inputs that an agent offers to objectives."""
 
-    places: tuple[When, ...]  # where it can run one; the first is its default
-    lacks: tuple[str, ...] = ()  # the fields of `Needs` that it cannot serve
+    places: tuple[When, ...]  # where it can run an objective; the first is the default
+    lacks: tuple[str, ...] = ()  # the fields of `Needs` that it does not offer
 
 
 @dataclass(frozen=True)
 class Host:
-    """What an agent, ours or yours, lends to an objective. Nothing here is re-initialised or registered by the objective."""
+    """The modules that an agent lends to an objective. The objective neither re-initialises nor registers them."""
 
     encoder: nn.Module  # (N, C, H, W) float in [0, 1] → (N, d)
     latent_dim: int  # d
     action_dim: int  # A: width of a continuous action, or number of discrete ones (one-hot)
     q_projection: nn.Module | None = None  # (N, d) → (N, p): first layers of a Q head, the paper's projection on Atari
-    obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only pixel reconstruction asks for it
-    target_encoder: nn.Module | None = None  # as `encoder`, without a gradient
-    discrete: bool = False  # whether actions are one-hot; only objectives that invent actions ask for it
-    generator: torch.Generator | None = None  # draws all that `views` draws, on the update's device; None: torch's own
+    obs_shape: tuple[int, int, int] | None = None  # (C, H, W) after augmentation; only used to reconstruct pixels
+    target_encoder: nn.Module | None = None  # a slow copy of `encoder`, without a gradient
+    discrete: bool = False  # whether actions are one-hot; only used by objectives that draw actions
+    generator: torch.Generator | None = None  # for all draws of `views`, on the update's device; None: torch's own
 
     def __post_init__(self) -> None:
         if self.latent_dim < 1 or self.action_dim < 1:
@@ -66,7 +66,7 @@ class Host:
             )
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What an objective trains without owning it."""
+        """The parameters that an objective trains but does not own."""
         borrowed = [self.encoder] if self.q_projection is None else [self.encoder, self.q_projection]
         return iter(dict.fromkeys(chain.from_iterable(module.parameters() for module in borrowed)))
 
@@ -81,16 +81,16 @@ class PolicyBatch:
 
 @dataclass(frozen=True)
 class Material:
-    """What an agent hands to an objective: what its `needs` name, and nothing more."""
+    """The inputs of one update of an objective: only those that its `needs` name."""
 
     clip: Clip | None = None
     batch: PolicyBatch | None = None
-    updates: int = 0  # made so far, for what changes in the course of a run
+    updates: int = 0  # updates made so far, for schedules
 
 
 @dataclass(frozen=True)
 class Views:
-    """What the random half of an objective hands to the differentiable half.
+    """The result of `Objective.views`, the random half, and the input of `Objective.loss`, the differentiable half.
 
     Every field is a tensor whose first axis is the clip (or 1, when all clips share it), or a dataclass of such tensors.
     """
@@ -109,18 +109,18 @@ class Views:
 
 
 class Loss(NamedTuple):
-    per_clip: Tensor  # (B,) unreduced: the host applies importance weights, then means
+    per_clip: Tensor  # (B,) unreduced: the host applies importance weights and takes the mean
     metrics: dict[str, Tensor]  # detached scalars, keys "<objective>/<what>"
-    priorities: Tensor | None = None  # (B,) detached: what the objective adds to the priorities of a prioritised replay
+    priorities: Tensor | None = None  # (B,) detached: added to the priorities of a prioritised replay
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of an objective that an optimiser treats alike."""
+    """Parameters of an objective that share the optimiser's options."""
 
     parameters: list[nn.Parameter]
-    name: str | None = None  # of its gradient norm among the metrics; None: not reported
-    clipped: bool = True  # whether the agent's optimiser clips its gradient by itself, at the agent's max_grad_norm
+    name: str | None = None  # the metric of its gradient norm; None: not reported
+    clipped: bool = True  # whether its gradient is clipped apart from others, at the agent's max_grad_norm
     learning_rate: float | None = None  # None: the optimiser's
     weight_decay: float = 0.0
 
@@ -128,19 +128,19 @@ class Group:
 class Objective(nn.Module, Generic[V]):
     """`views` is random and has no gradient; `loss` is deterministic and differentiable.
 
-    Where no term of the loss couples two clips (`separable`), a learner may run `loss` on `views.split(n)` and add up the
-    gradients: the same mathematics in cache-sized pieces. Where terms do (contrast, batch norm), the loss runs whole.
+    If no term of the loss couples two clips (`separable`), a learner may run `loss` on `views.split(n)` and add up the gradients:
+    the result is the same, in pieces that fit the cache. Otherwise (contrast, batch norm) the loss runs on the whole batch.
     """
 
     name: ClassVar[str]  # prefix of its metrics
     separable: bool = True  # whether no term of the loss couples two clips
-    masked_scale: float = 1.0  # what it multiplies masked pixels by, where it hides some
+    masked_scale: float = 1.0  # the factor on masked pixels, if it masks any
 
     def __init__(self, host: Host, *, needs: Needs, weight: float = 1.0) -> None:
         super().__init__()
-        self.host = host  # a plain dataclass, so the encoder is not registered as a part of the objective
+        self.host = host  # a plain dataclass, so the encoder is not registered as a submodule
         self.needs = needs
-        self.weight = weight  # λ, to weigh this loss against others; `Loss.per_clip` comes without it
+        self.weight = weight  # λ, the weight of this loss beside others; not applied in `Loss.per_clip`
         for name in ("target_encoder", "q_projection"):
             if getattr(needs, name) and getattr(host, name) is None:
                 raise ValueError(f"The objective {self.name} needs Host.{name}, which is None. Pass it.")
@@ -155,7 +155,7 @@ class Objective(nn.Module, Generic[V]):
         return self.loss(self.views(Material(clip, batch)))
 
     def decode(self, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor | None:
-        """What the objective predicts from the states (B, K, d) of a clip, for probes; None if it predicts none."""
+        """Latent states predicted from the states (B, K, d) of a clip, for probes; None if the objective predicts none."""
         return None
 
     def parameter_groups(self) -> list[Group]:
@@ -166,7 +166,7 @@ class Objective(nn.Module, Generic[V]):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def update_momentum(self) -> None:
-        """Let every momentum copy follow its source by one step."""
+        """Update every momentum copy by one step."""
         for module in self.modules():
             if isinstance(module, Momentum):
                 module.update()
@@ -203,10 +203,10 @@ class Objective(nn.Module, Generic[V]):
             _joined([loss.priorities for loss in losses]),
         )
 
-    # ── what it may be given ──────────────────────────────────────────────────────────────────────────────────────
+    # ── checks of its inputs ───────────────────────────────────────────────────────────────────────────────────────
 
     def clip_of(self, material: Material) -> Clip:
-        """The clip, if it fits this objective and its host."""
+        """The clip; raise ValueError if it does not fit this objective and its host."""
         clip = material.clip
         if clip is None:
             raise ValueError(f"The objective {self.name} needs clips of {self.needs.clip_length} steps; got none.")
@@ -217,7 +217,7 @@ class Objective(nn.Module, Generic[V]):
             )
         if clip.actions.shape[-1] != self.host.action_dim:
             raise ValueError(
-                f"Clip.actions are {clip.actions.shape[-1]} wide, but the host said action_dim={self.host.action_dim}. "
+                f"Clip.actions are {clip.actions.shape[-1]} wide, but Host.action_dim is {self.host.action_dim}. "
                 "Discrete actions must be one-hot, as wide as there are actions."
             )
         like = next(self.host.encoder.parameters(), None)
@@ -233,10 +233,10 @@ class Objective(nn.Module, Generic[V]):
         return clip
 
     def batch_of(self, material: Material) -> PolicyBatch:
-        """The observations of the critic's update."""
+        """The critic's batch; raise ValueError if there is none."""
         if material.batch is None:
             raise ValueError(
-                f"The objective {self.name} learns from the observations of the critic's own update; got none. "
+                f"The objective {self.name} needs the observations of the critic's batch; got none. "
                 "Pass PolicyBatch(obs, view)."
             )
         return material.batch
@@ -246,14 +246,14 @@ class Objective(nn.Module, Generic[V]):
 
 
 class EnvSize(Protocol):
-    """What an objective asks of an environment's config."""
+    """The fields of an environment's config that an objective reads."""
 
     @property
     def size(self) -> int: ...
 
 
 class Learner(Protocol):
-    """What an objective asks of an agent's config."""
+    """The fields of an agent's config that an objective reads."""
 
     @property
     def kind(self) -> str: ...
@@ -265,12 +265,12 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):
-    """The base of every objective's config: what a recipe's `objective` is."""
+    """The base of every objective's config, the `objective` of a recipe."""
 
     kind: str
     weight: float = 1.0  # λ
-    every: int = 1  # updates of the agent per update of this
-    when: When | None = None  # where in the update; None: where the agent runs objectives by default
+    every: int = 1  # updates of the agent per update of the objective
+    when: When | None = None  # when in the update; None: the agent's default
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -278,10 +278,10 @@ class ObjectiveConfig(Config):
 
     @property
     def name(self) -> str:
-        """Its name within the name of a method."""
+        """The objective's part of a method's name."""
         return self.kind
 
-    # What the method draws the encoder's linear layer from, where its released code draws that layer anew.
+    # The initialisation of the encoder's linear layer, for methods whose released code draws that layer again.
     linear_init: ClassVar[Literal["orthogonal", "truncated_normal"]] = "orthogonal"
 
     @property
@@ -290,27 +290,27 @@ class ObjectiveConfig(Config):
 
     @property
     def splits(self) -> bool:
-        """Whether a batch may be computed in pieces."""
+        """Whether a batch may be split into pieces."""
         return True
 
-    # Whether an update may be recorded and replayed: no value on the host decides what the device does.
+    # Whether an update can be recorded and replayed: the device's work depends on no value on the host.
     recordable: ClassVar[bool] = True
 
     @property
     def masks(self) -> MaskConfig | None:
-        """What it hides of the frames, for probes; None if it hides nothing."""
+        """The masks of its frames, for probes; None if it masks nothing."""
         return None
 
     def build(self, host: Host) -> Objective[Any]:
         raise NotImplementedError
 
     def check(self, env: EnvSize, agent: Learner) -> None:
-        """Refuse now what would fail at the first update. A subclass adds checks of its own."""
+        """Raise ValueError for settings that would fail at the first update. Subclasses may add checks."""
         offers = agent.offers
         if self.when is not None and self.when not in offers.places:
             raise ValueError(
                 f"objective.when={self.when}, but agent {agent.kind} runs objectives {' or '.join(offers.places)}. "
-                "Use one of these, or none for the agent's own place."
+                "Use one of these, or none for the agent's default."
             )
         missing = [name for name in offers.lacks if getattr(self.needs, name)]
         if missing:
@@ -321,7 +321,7 @@ class ObjectiveConfig(Config):
             )
 
     def advice(self, missing: Sequence[str]) -> str:
-        """Values that avoid the missing need, as the end of a sentence."""
+        """Settings that avoid the missing needs, as the end of a sentence."""
         return ""
 
 
@@ -329,13 +329,13 @@ Built = TypeVar("Built", bound="Objective[Any]")
 
 
 def on_host(objective: Built, host: Host) -> Built:
-    """The objective with the device and the dtype of the host's encoder."""
+    """Move the objective to the device and the dtype of the host's encoder."""
     like = next(host.encoder.parameters(), None)
     return objective if like is None else objective.to(device=like.device, dtype=like.dtype)
 
 
 def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:
-    """Refuse an objective whose views have another size than the agent's: one encoder sees both."""
+    """Raise ValueError if the objective's views and the agent's differ in size: one encoder sees both."""
     size, crop = env.size, agent.augment.crop
     if objective.side(size) != (crop or size):
         raise ValueError(

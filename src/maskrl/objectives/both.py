@@ -1,7 +1,7 @@
 """Two objectives at once, each with its weight: their losses are added up, and one optimiser steps the encoder and both.
 
-Each keeps its own views, its own way of splitting a batch and its own clipped groups. Clips are as long as the longer of the two
-asks for; the other gets their first steps. Both learn at one place of the update.
+Each keeps its own views, its own way of splitting a batch and its own clipped groups. Clips have the longer of the two lengths;
+the other objective gets their first steps. Both run at the same point of the update.
 """
 
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ class Both(Objective[BothViews]):
 
 
 def together(first: Needs, second: Needs) -> Needs:
-    """What both need."""
+    """The needs of both."""
     return Needs(
         max(first.clip_length, second.clip_length),
         first.policy_batch or second.policy_batch,
@@ -106,7 +106,7 @@ class BothConfig(ObjectiveConfig):
         super().__post_init__()
         if self.first.kind == self.second.kind:
             raise ValueError(
-                f"first and second are both {self.first.kind}: two objectives at once are different ones. Raise its weight."
+                f"first and second are both {self.first.kind}: the two must differ. Raise the weight of one instead."
             )
         if self.weight != 1:
             raise ValueError(
@@ -115,7 +115,7 @@ class BothConfig(ObjectiveConfig):
         for name, part in (("first", self.first), ("second", self.second)):
             if part.when is not None or part.every != 1:
                 raise ValueError(
-                    f"{name}.when={part.when} and {name}.every={part.every}: both learn at one place. Set objective.when and "
+                    f"{name}.when={part.when} and {name}.every={part.every}: both run at the same time. Set objective.when and "
                     "objective.every instead."
                 )
 

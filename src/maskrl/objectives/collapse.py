@@ -1,4 +1,4 @@
-"""A warning when all latents have become alike: the loss is then low, but nothing is learned."""
+"""A warning when all latents have become the same: the loss is then low, but the encoder learns nothing."""
 
 import warnings
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ V = TypeVar("V", bound=Views)
 
 
 class Contrast(Objective[V], Generic[V]):
-    """A loss in two halves: `embed` and `targets` treat every clip by itself, `compare` couples them.
+    """A loss in two halves: `embed` and `targets` treat each clip separately, `compare` couples them.
 
     The batch is never split: four contrasts over 128 are not one over 512. Memory is saved by gradient caching (Gao et al., 2021)
     instead, which is exact: embed all pieces without a graph, take the gradient of the comparison at the embeddings, and send it
@@ -23,11 +23,11 @@ class Contrast(Objective[V], Generic[V]):
     separable = False
 
     def embed(self, views: V) -> tuple[Tensor, ...]:
-        """Tensors (B, …), row b made of clip b alone; deterministic."""
+        """Tensors (B, …); row b depends on clip b only. Deterministic."""
         raise NotImplementedError
 
     def targets(self, views: V) -> tuple[Tensor, ...]:
-        """The same for what carries no gradient."""
+        """Tensors (B, …) without a gradient, row by row as in `embed`."""
         return ()
 
     def compare(self, *embeddings: Tensor) -> Loss:
@@ -40,7 +40,7 @@ class Contrast(Objective[V], Generic[V]):
 
     @property
     def splits(self) -> bool:
-        return True  # by caching
+        return True  # by gradient caching
 
     def add_gradient(self, views: V, *, micro_batch: int | None = None, weights: Tensor | None = None) -> Loss:
         size = len(views) if micro_batch is None else max(1, micro_batch // max(1, self.needs.clip_length))
@@ -60,7 +60,7 @@ class Contrast(Objective[V], Generic[V]):
         return loss._replace(per_clip=loss.per_clip.detach())
 
     def _send_back(self, pieces: list[V], leaves: list[Tensor], size: int) -> None:
-        """Send the gradients at the embeddings back through the pieces that made them."""
+        """Backpropagate the gradients at the embeddings through the pieces."""
         for number, piece in enumerate(pieces):
             rows = slice(number * size, (number + 1) * size)
             pairs = [
@@ -72,11 +72,11 @@ class Contrast(Objective[V], Generic[V]):
 
 
 def check_count(kind: str, counts: Mapping[str, int | None]) -> None:
-    """Refuse a batch with nothing to compare; `counts` has sizes of batches by their paths, None for no limit."""
+    """Raise ValueError for a batch of fewer than 2. `counts`: batch sizes by the path of their setting, None for no limit."""
     for path, count in counts.items():
         if count is not None and count < 2:
             raise ValueError(
-                f"{path}={count}: objective {kind} compares at least 2 of a batch with each other. Raise it."
+                f"{path}={count}: objective {kind} compares the members of a batch and needs at least 2. Raise it."
             )
 
 

@@ -1,17 +1,17 @@
 """Contrastive Unsupervised Representations for Reinforcement Learning (CURL; Laskin, Srinivas and Abbeel, ICML 2020).
 
-Two random crops of one observation belong together, crops of two observations do not. The anchor is the very view that the critic
-learned from. The positive is another crop of the same stored observation, encoded by the slow encoder behind the critic's targets.
-A bilinear product compares every anchor with every positive of the batch, and cross-entropy asks each anchor for its own.
+Two random crops of one observation must be similar, crops of two observations must not. The anchor is the critic's own view. The
+positive is another crop of the same stored observation, encoded by the slow encoder of the critic's targets. A bilinear product
+compares every anchor with every positive of the batch, and cross-entropy takes each anchor's own positive as the right class.
 
-On Atari, beside Rainbow, the critic's view is not augmented, so the anchor is a crop of its own. A head of two layers embeds both,
-and slow copies of encoder and head embed the positive. The mean loss is part of the loss and of the priority of every transition.
+On Atari, with Rainbow, the critic's view is not augmented, so the anchor is a separate crop. A head of two layers embeds both, and
+slow copies of encoder and head embed the positive. The mean loss is part of the loss and of the priority of every transition.
 
-Departures from the released code (docs/fidelity.md has them with their reasons):
+Departures from the released code (reasons in docs/fidelity.md):
 
 - One Adam steps the encoder and W. The released DMControl code steps the encoder twice with the same gradient, by two optimisers
   (`agent.auxiliary.second_encoder_rate`).
-- Crops reach every place of the frame. The released code never draws the last row and column.
+- Crops cover the whole frame. The released code never includes the last row and column.
 """
 
 from collections.abc import Sequence
@@ -44,12 +44,12 @@ from maskrl.objectives.contrast import Contrast, check_count, info_nce
 class CURLViews(Views):
     """Two views of each observation."""
 
-    anchor: View  # (B, C, H', W'), what the critic saw, or drawn anew
-    positive: View  # (B, C, H', W'), drawn anew
+    anchor: View  # (B, C, H', W'): the critic's view, or a crop of its own
+    positive: View  # (B, C, H', W'): a second crop
 
 
 class Head(nn.Module):
-    """Two linear layers, each with a norm that does not learn: (N, d) → (N, p). Weights ~ U[0, 1), as released on Atari."""
+    """Two linear layers, each with a norm without parameters: (N, d) → (N, p). Weights ~ U[0, 1), as released on Atari."""
 
     def __init__(self, latent_dim: int, widths: tuple[int, int]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class CURL(Contrast[CURLViews]):
         metrics = {"curl/loss": per_clip.mean().detach(), "curl/accuracy": found.to(logits.dtype).mean()}
         if not self.joins_priorities:
             return Loss(per_clip, metrics)
-        mean = per_clip.mean().expand(len(per_clip))  # as released: every transition has the mean of the batch
+        mean = per_clip.mean().expand(len(per_clip))  # as released: the batch's mean for every transition
         return Loss(mean, metrics, self.weight * mean.detach())
 
     @property
@@ -130,13 +130,13 @@ class CURLConfig(ObjectiveConfig):
     """CURL on DMControl; `recipes.atari` has its values on Atari. The batch is the critic's."""
 
     kind: Literal["curl"] = "curl"
-    when: When | None = "last"  # after the slow copies were updated, as released
+    when: When | None = "last"  # after the update of the slow copies, as released
     augment: AugmentConfig = field(default_factory=lambda: AugmentConfig(intensity=0.0))  # of the positive
-    shares_view: bool = True  # whether the anchor is the very view that the critic saw; False on Atari
-    head: tuple[int, int] | None = None  # widths of the head; None: the encoder's latent states are compared
-    momentum: float | None = None  # of slow copies of its own; None: the slow encoder behind the critic's targets
+    shares_view: bool = True  # whether the anchor is the critic's view; False on Atari
+    head: tuple[int, int] | None = None  # widths of the head; None: compare latent states directly
+    momentum: float | None = None  # of its own slow copies; None: use the agent's target encoder
     scale: float = 1.0  # of the logits; 0.1 on Atari
-    joins_priorities: bool = False  # whether its mean loss is part of every transition's priority (Atari)
+    joins_priorities: bool = False  # whether the mean loss is added to all priorities (Atari)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Checks for encoders from elsewhere: refuse what would fail at the first update or learn nothing.
+"""Checks for a user's own encoder: find early what would fail at the first update or learn nothing.
 
 host = maskrl.host_for(config, encoder, obs_shape=(4, 84, 84), action_dim=6)
 mlr = maskrl.AuxiliaryStep(config.build(host))
@@ -17,8 +17,8 @@ from maskrl.nn.augment import AugmentConfig, View
 from maskrl.objectives.base import Host, ObjectiveConfig
 
 WORDS = {
-    "policy_batch": "the observations of the critic's own update",
-    "target_encoder": "the slow encoder behind the critic's targets",
+    "policy_batch": "the observations of the critic's batch",
+    "target_encoder": "the slow encoder of the critic's targets",
     "q_projection": "the first layers of a Q head",
 }
 
@@ -31,18 +31,18 @@ def host_for(
     action_dim: int,
     generator: torch.Generator | None = None,
 ) -> Host:
-    """What the encoder's owner lends to an objective that needs clips and nothing else."""
+    """Check the encoder and return a `Host` for an objective that needs clips only."""
     missing = [words for need, words in WORDS.items() if getattr(config.needs, need)]
     if missing or not config.needs.clip_length:
         raise ValueError(
-            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, but there are only clips here. "
+            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, but host_for offers clips only. "
             f"Use one that needs only clips, such as mlr{config.advice(['q_projection']) if missing else ''}."
         )
     view = _view(config, obs_shape, next(encoder.parameters()).device)
     latents = _encoded(encoder, view, obs_shape)
     if latents.ndim != 2:
         raise ValueError(
-            f"The encoder makes {tuple(latents.shape)} of 2 observations {obs_shape}: expected (2, d), a latent state for each. "
+            f"The encoder returned {tuple(latents.shape)} for 2 observations {obs_shape}; expected (2, d), a latent state each. "
             "Flatten its output."
         )
     seen = tuple(view.obs.shape[1:])
@@ -50,11 +50,11 @@ def host_for(
 
 
 def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torch.device) -> View:
-    """Two observations after the objective's augmentation and mask, which are first checked to fit."""
+    """Two observations after the objective's augmentation and mask; raise ValueError if these do not fit."""
     draws = torch.Generator(device).manual_seed(0)
     clip = torch.randint(256, (2, config.needs.clip_length, *obs_shape), generator=draws, device=device).to(torch.uint8)
     if config.masks is not None:
-        config.masks.build()(clip, draws)  # refuses cubes that are larger than the frame
+        config.masks.build()(clip, draws)  # raises ValueError if a cube is larger than the frame
     augment = getattr(config, "augment", None)
     if not isinstance(augment, AugmentConfig):
         return View(clip[:, 0], torch.ones(2, device=device))
@@ -71,7 +71,7 @@ def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torc
 @torch.no_grad()
 def _encoded(encoder: nn.Module, view: View, obs_shape: tuple[int, ...]) -> Tensor:
     pixels, was_training = view.pixels(), encoder.training
-    encoder.eval()  # a batch norm keeps its statistics
+    encoder.eval()  # so that a batch norm keeps its statistics
     try:
         with _Divisions(pixels.shape) as divisions:
             latents: Tensor = encoder(pixels)
@@ -83,21 +83,21 @@ def _encoded(encoder: nn.Module, view: View, obs_shape: tuple[int, ...]) -> Tens
             else "Build the encoder for this shape."
         )
         raise ValueError(
-            f"The encoder does not take observations {seen}, which the objective's augmentation makes of {given}. {advice} "
+            f"The encoder fails on observations {seen}, the result of the objective's augmentation of {given}. {advice} "
             f"(torch: {error})"
         ) from error
     finally:
         encoder.train(was_training)
     if divisions.found:
         raise ValueError(
-            "The encoder divides its pixels by 255, but it gets them in [0, 1] already: it would see almost black frames. Take "
-            "the division out of the encoder, and divide where the agent calls it."
+            "The encoder divides its pixels by 255, but they are in [0, 1] already: it would see almost black frames. Remove "
+            "the division from the encoder, and divide where the agent calls it."
         )
     return latents
 
 
 class _Divisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes whether something of the shape of the pixels is divided by 255, or multiplied by 1/255."""
+    """Records whether a tensor of the pixels' shape is divided by 255, or multiplied by 1/255."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -65,12 +65,12 @@ class Match(nn.Module):
         """Means over the valid steps (B, K)."""
         direction = F.normalize(target, dim=-1)
         cosine = (F.normalize(predicted, dim=-1) * direction).sum(dim=-1)
-        share = valid / valid.sum().clamp(min=1)  # of every step in the means below
+        share = valid / valid.sum().clamp(min=1)  # the weight of each step in the means below
         mean_direction = (direction * share[..., None]).sum(dim=(0, 1))
-        mean_square = (direction.square().sum(dim=-1) * share).sum()  # 1, but for targets that are exactly 0
+        mean_square = (direction.square().sum(dim=-1) * share).sum()  # 1, except for targets that are exactly 0
         return {
             "cosine": mean_over_valid(cosine, valid).sum() / valid.any(dim=1).sum().clamp(min=1),
-            # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree. Collapse shows here first.
+            # The standard deviation of unit vectors: 1 when they point everywhere, 0 when all agree: the first sign of collapse.
             "target_std": (mean_square - mean_direction.square().sum()).clamp(min=0).sqrt(),
         }
 
@@ -80,14 +80,14 @@ def mean_over_valid(values: Tensor, valid: Tensor) -> Tensor:
     return (values * valid).sum(dim=1) / valid.sum(dim=1).clamp(min=1)
 
 
-# ── What a config says of it ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Heads by the names in a config─────────────────────────────────────────────────────────────────────────────────────
 
 Projection = Literal["mlp", "q", "none"]  # q: the host's own Q layers
 Prediction = Literal["mlp", "linear", "none"]
 
 
 def projection_of(host: Host, kind: Projection, head_width: int) -> tuple[nn.Module, int]:
-    """The projection head g and the width of what it returns."""
+    """The projection head g and the width of its output."""
     d = host.latent_dim
     if kind == "none":
         return nn.Identity(), d

@@ -1,24 +1,25 @@
-"""Mask-based Latent Reconstruction (Yu et al., NeurIPS 2022), sections 3.2 (i)-(iv) of the paper in the order of the paper.
+"""Mask-based Latent Reconstruction (Yu et al., NeurIPS 2022), in the order of sections 3.2 (i)-(iv) of the paper.
 
 Hide random space-time cubes of a clip of K observations, encode the masked observations with the agent's own encoder f, let a
 small transformer φ with action tokens predict every latent state, and match the momentum projections of the unmasked
-observations by cosine. The decoder and the heads exist for this loss only; acting uses nothing but f.
+observations by cosine. Only this loss uses the decoder and the heads; acting uses f alone.
 
-Every variant of the paper's ablations is a value of `MLRConfig`: a shape of cube, a corruption (pixels or features), a target
-(latents or pixels), or an argument of one of them.
+Every variant of the paper's ablations is a setting of `MLRConfig`: the shape of cubes, the corruption (pixels or features), the
+target (latents or pixels), or an option of one of them.
 
-Departures, from the paper's text in favour of the released code unless said otherwise; docs/fidelity.md has the whole ledger:
+Departures from the paper's text, towards the released code unless stated otherwise; docs/fidelity.md lists all of them:
 
-- The loss is ‖n(ŷ) − n(ȳ)‖², that is 2 − 2cos once the norms exceed the floor of 1e-3, not 1 − cos (`distance`).
-- Exactly η of the cubes are hidden in every temporal block, not of the clip as a whole (`mask.balanced`), and one mask serves all
-  clips of an update (`mask.per_clip`).
-- Positions are absolute within the clip, which is what the paper's formula says where its text says relative.
-- Momentum copies start as copies; the released code draws some of their layers anew (`momentum_init`).
-- Building the objective leaves the encoder as it is; the released code re-initialises its linear layer. That initialisation is
-  the encoder's own choice here (`linear_init`).
+- The loss is ‖n(ŷ) − n(ȳ)‖², which is 2 − 2cos once the norms exceed the floor of 1e-3, not 1 − cos (`distance`).
+- Exactly η of the cubes are hidden in every temporal block, not in the clip as a whole (`mask.balanced`), and all clips of an
+  update share one mask (`mask.per_clip`).
+- Positions are absolute within the clip, as in the paper's formula; its text says relative.
+- Momentum copies start as copies; the released code initialises some of their layers again (`momentum_init`).
+- Building the objective leaves the encoder as it is; the released code re-initialises its linear layer. Here
+  that initialisation is an option of the encoder (`linear_init`).
 - Steps past the end of an episode (`Clip.valid`) count neither in the loss nor in the attention; the released Atari code counts
   them (`count_past_end`). Our own choice; DMControl clips never have any.
-- MLR-F, MLR-Pixel, MLR-MoDec and the MSE distance were not released: the paper's sentences, filled in as the ledger says.
+- MLR-F, MLR-Pixel, MLR-MoDec and the MSE distance were not released. They follow the paper's text; docs/fidelity.md lists our
+  choices where it leaves some open.
 """
 
 from collections.abc import Sequence
@@ -66,17 +67,17 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class MLRViews(Views):
-    """A clip after its random half: hidden, moved, still uint8."""
+    """A clip after masking and augmentation, still uint8."""
 
     masked: View  # (B, K, C, H', W'), what the online encoder sees
-    original: View  # (B, K, C, H', W'), what the target is made of
-    keep: Tensor  # (1 or B, K, 1, h, w) bool, True = visible: of frames, or of feature maps when those are masked
+    original: View  # (B, K, C, H', W'), what the targets are computed from
+    keep: Tensor  # (1 or B, K, 1, h, w) bool, True = visible: frames, or feature maps for MLR-F
     actions: Tensor  # (B, K, A)
     valid: Tensor  # (B, K) bool
 
 
 class MLR(Objective[MLRViews]):
-    """The objective. Its parts are exchangeable values: see `Corruption`, `Target` and `MLRConfig.build`."""
+    """The MLR objective. Its parts can be exchanged: see `Corruption`, `Target` and `MLRConfig.build`."""
 
     name = "mlr"
 
@@ -98,14 +99,14 @@ class MLR(Objective[MLRViews]):
         self.masked_scale, self.count_past_end = masked_scale, count_past_end
 
     def parameter_groups(self) -> list[Group]:
-        """The transformer, whose gradient the released Atari code clips by itself; and the rest, which it does not clip."""
+        """The transformer, clipped as a group of its own, and the rest, not clipped: both as in the released Atari code."""
         core = list(self.decoder.core.parameters())
         rest = [other for other in self.own_parameters() if not any(other is parameter for parameter in core)]
         return [Group(core, "decoder"), Group(rest, clipped=False)]
 
     @torch.no_grad()
     def views(self, material: Material) -> MLRViews:
-        """(i) Masking, then augmentation, drawn for every observation and anew for the target."""
+        """(i) Masking, then augmentation, drawn separately for each observation and for its target."""
         clip = self.clip_of(material)
         hidden, keep = self.corruption.hide(clip.obs)
         masked, original, keep = self.target.views(self.augment, hidden, clip.obs, keep, clip.actions.dtype)
@@ -126,8 +127,8 @@ class MLR(Objective[MLRViews]):
         expected = (*views.valid.shape, self.host.latent_dim)
         if tuple(states.shape) != expected:
             raise ValueError(
-                f"The encoder must return latent states (N, d) = (N, {self.host.latent_dim}); it made {tuple(states.shape)} of "
-                f"(B, K) = {expected[:2]} observations, where {expected} was expected. Pass its true width as Host.latent_dim."
+                f"The encoder must return latent states (N, d) = (N, {self.host.latent_dim}); it returned {tuple(states.shape)} "
+                f"for (B, K) = {expected[:2]} observations; expected {expected}. Pass its true width as Host.latent_dim."
             )
         decoded = self.decode(states, views.actions, views.valid)  # (iii) decoding (B, K, d)
         error, metrics = self.target(decoded, views)  # (iv) reconstruction (B, K)
@@ -140,10 +141,10 @@ class MLR(Objective[MLRViews]):
 
 
 class Corruption(Protocol):
-    """What is hidden, in two halves: before the augmentation, and inside the encoder."""
+    """Where cubes are masked: in the frames before the augmentation, or inside the encoder."""
 
     def hide(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, K, C, H, W) uint8 → what the augmentation gets, and keep (1 or B, K, 1, h, w)."""
+        """(B, K, C, H, W) uint8 → the input of the augmentation, and keep (1 or B, K, 1, h, w)."""
         ...
 
     def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
@@ -153,7 +154,7 @@ class Corruption(Protocol):
 
 @dataclass(frozen=True)
 class MaskedPixels:
-    """MLR: cubes of the frames are hidden before the augmentation, so a crop cuts the grid at a random phase."""
+    """MLR: mask cubes of the frames before the augmentation, so a crop cuts the grid of cubes at a random offset."""
 
     masker: Masker
     generator: torch.Generator | None = None
@@ -168,7 +169,7 @@ class MaskedPixels:
 
 @dataclass(frozen=True)
 class MaskedFeatures:
-    """MLR-F: frames stay whole, and cubes of the encoder's convolutional maps are hidden."""
+    """MLR-F: leave the frames whole and mask cubes of the encoder's convolutional maps."""
 
     masker: Masker
     feature_shape: tuple[int, int, int]  # (F, h, w)
@@ -178,7 +179,7 @@ class MaskedFeatures:
         return obs, self.masker(obs[:, :, :1, :1, :1].expand(-1, -1, *self.feature_shape), self.generator)
 
     def encode(self, encoder: nn.Module, views: MLRViews) -> Tensor:
-        assert isinstance(encoder, Encoder)  # MLRConfig.build has checked it
+        assert isinstance(encoder, Encoder)  # checked by MLRConfig.build
         features = over_time(encoder.features, views.masked.pixels())  # (B, K, F, h, w)
         return over_time(encoder.embed, self.masker.hide(features, views.keep))
 
@@ -187,12 +188,12 @@ class MaskedFeatures:
 
 
 class Target(Protocol):
-    """What the decoded states must match, and which view of the clip that needs."""
+    """What the decoded states must match, and the views of the clip that this takes."""
 
     def views(
         self, augment: Augment, hidden: Tensor, obs: Tensor, keep: Tensor, dtype: torch.dtype
     ) -> tuple[View, View, Tensor]:
-        """The masked and the original view, and keep as the loss will need it."""
+        """The masked view, the original view, and `keep` as the loss needs it."""
         ...
 
     def __call__(self, decoded: Tensor, views: MLRViews) -> tuple[Tensor, dict[str, Tensor]]:
@@ -228,7 +229,7 @@ class LatentTarget(Match):
 
 
 class PixelTarget(nn.Module):
-    """MLR-Pixel: the decoded states must give back the same crop of the unmasked observation, without an intensity gain."""
+    """MLR-Pixel: reconstruct the same crop of the unmasked observation from the decoded states, without an intensity gain."""
 
     def __init__(self, decoder: nn.Module, *, hidden_only: bool) -> None:
         super().__init__()
@@ -237,7 +238,7 @@ class PixelTarget(nn.Module):
     def views(
         self, augment: Augment, hidden: Tensor, obs: Tensor, keep: Tensor, dtype: torch.dtype
     ) -> tuple[View, View, Tensor]:
-        # Moved together as channels of one image, so all three stay aligned.
+        # Augmented together as channels of one image, so that all three stay aligned.
         aligned = [hidden, obs, *([keep.to(torch.uint8).expand(len(obs), -1, -1, -1, -1)] if self.hidden_only else [])]
         moved = augment.move(torch.cat(aligned, dim=2))
         masked, original, *moved_keep = torch.split(moved, [part.shape[2] for part in aligned], dim=2)
@@ -255,18 +256,18 @@ class PixelTarget(nn.Module):
         if not self.hidden_only:
             return squared.mean(dim=(2, 3, 4)), {}
         hidden = (~views.keep).expand_as(squared)
-        # A crop may show nothing hidden of a step (temporal masks do so by design): that step then costs nothing.
+        # A crop may contain no hidden pixel of a step (always so for some steps of temporal masks); its error is then 0.
         return (squared * hidden).sum(dim=(2, 3, 4)) / hidden.sum(dim=(2, 3, 4)).clamp(min=1), {}
 
 
-# ── Configuration: the paper's ablation section as values. `build` is the only reader ─────────────────────────────────
+# ── Configuration: the paper's ablations as settings. Only `build` reads them ─────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLRConfig(ObjectiveConfig):
-    """The paper's MLR on DMControl, and every variant of it one field away."""
+    """The paper's MLR on DMControl; each of its variants is one changed field."""
 
-    linear_init = "truncated_normal"  # the released code draws the encoder's linear layer anew when it adds MLR
+    linear_init = "truncated_normal"  # the released code re-initialises the encoder's linear layer for MLR
 
     kind: Literal["mlr"] = "mlr"
     clip_length: int = 16  # K
@@ -276,7 +277,7 @@ class MLRConfig(ObjectiveConfig):
     masked_input_scale: Literal["unit", "raw255"] = "unit"  # raw255: the released Atari code's unscaled masked branch
     action_tokens: bool = True  # False: MLR w.o. ActTok
     decoder_depth: int = 2  # L
-    decoder_width: int | None = None  # None: as wide as the latent, the paper's
+    decoder_width: int | None = None  # None: as wide as the latent, as in the paper
     reconstruct: Literal["latents", "pixels"] = "latents"  # pixels: MLR-Pixel
     pixel_loss_on: Literal["all", "hidden"] = "all"
     projection: Projection = "mlp"  # q: the host's own Q layers (Atari)
@@ -305,7 +306,7 @@ class MLRConfig(ObjectiveConfig):
             )
         if self.corrupt == "features" and self.reconstruct == "pixels" and self.pixel_loss_on == "hidden":
             raise ValueError(
-                "corrupt='features' hides no pixels, so pixel_loss_on='hidden' has none to count: use pixel_loss_on='all'."
+                "corrupt='features' hides no pixels, so pixel_loss_on='hidden' counts none. Use pixel_loss_on='all'."
             )
         self.mask.build(of=self.corrupt).blocks(self.clip_length)
 
@@ -345,8 +346,8 @@ class MLRConfig(ObjectiveConfig):
 
     def _decoder(self, host: Host) -> LatentDecoder | NarrowDecoder:
         width = self.decoder_width or host.latent_dim
-        # The table of positions is fixed, so no weights can undo the order of its columns. The released code flattens maps with
-        # the channels first, where our encoders have them last; a narrow decoder adds positions after a layer of its own.
+        # The table of positions is fixed, so training cannot adapt to the order of its columns. The released code flattens maps
+        # channels first, our encoders channels last. A narrow decoder adds positions after its own linear layer.
         order = getattr(host.encoder, "latent_order", None) if self.decoder_width is None else None
         decoder = LatentDecoder(
             width, host.action_dim, depth=self.decoder_depth, action_tokens=self.action_tokens, order=order
@@ -363,7 +364,7 @@ class MLRConfig(ObjectiveConfig):
                 f"got {type(host.encoder).__name__}. Subclass it, or use corrupt='pixels'."
             )
         masker, (_, height, width) = self.mask.build(of="features"), host.encoder.feature_shape
-        blocks, rows, columns = masker.grid(self.clip_length, height, width)  # refuses now what cannot be masked later
+        blocks, rows, columns = masker.grid(self.clip_length, height, width)  # raises if the map cannot be masked
         masker.hidden_fraction(blocks, rows * columns)
         return MaskedFeatures(masker, host.encoder.feature_shape, host.generator)
 
@@ -388,7 +389,7 @@ class MLRConfig(ObjectiveConfig):
     def _pixel_target(self, host: Host, decoder: nn.Module) -> Target:
         if host.obs_shape is None:
             raise ValueError(
-                "reconstruct='pixels' must know what to draw: pass Host(obs_shape=(C, H, W)), as the encoder sees it after "
+                "reconstruct='pixels' needs Host.obs_shape, which is None: pass Host(obs_shape=(C, H, W)), the shape after "
                 "augmentation."
             )
         return PixelTarget(PixelDecoder(host.latent_dim, host.obs_shape), hidden_only=self.pixel_loss_on == "hidden")
@@ -400,5 +401,5 @@ class MLRConfig(ObjectiveConfig):
         return slow
 
     def _initialised(self, module: M) -> M:
-        """Only what the objective owns passes here, never the host's."""
+        """Initialise a module of the objective; never call it on the host's."""
         return truncated_normal_init(module) if self.init == "truncated_normal" else module

@@ -1,13 +1,13 @@
 """Mask-enhanced Temporal Contrastive Learning for smooth state evolution (MOOSS; Sun et al., WACV 2025), a successor of MLR.
 
-Hide what a random walk through the clip visits, encode the masked observations, and let a causal transformer with action tokens
-predict every latent state. A prediction must be nearer to the true states of its own clip than to those of all other clips, and
-within its clip nearer to those that are nearer in time: a contrast for every distance in time, with a temperature that grows.
+Hide the cubes that a random walk through the clip visits, encode the masked observations, and let a causal transformer with action
+tokens predict every latent state. A prediction must be closer to the true states of its own clip than to those of other clips, and
+within its clip closer to those closer in time. There is one contrast per distance in time, with a temperature that grows.
 
-Departures from the released code (docs/fidelity.md has them with their reasons):
+Departures from the released code (reasons in docs/fidelity.md):
 
-- Pixels lie in [0, 1]. The released code leaves them in 0..255.
-- Random crops reach every place.
+- Pixels are in [0, 1]. The released code leaves them in 0..255.
+- Random crops cover the whole frame.
 - Steps past the end of an episode count neither as predictions nor as candidates.
 """
 
@@ -70,7 +70,7 @@ class MOOSS(Contrast[MOOSSViews]):
 
     @torch.no_grad()
     def views(self, material: Material) -> MOOSSViews:
-        """Augmentation first, then the mask: it covers the same share of every crop."""
+        """Augment first, then mask, so that the mask covers the same share of every crop."""
         clip = self.clip_of(material)
         masked, original = (self.augment(clip.obs, clip.actions.dtype) for _ in range(2))
         hidden = self.masker.hide(masked.obs, self.masker(masked.obs, self.host.generator))
@@ -110,7 +110,7 @@ def temporal_contrast(similar: Tensor, valid: Tensor, temperatures: tuple[float,
     owner = clip.repeat_interleave(steps)
     same = owner[:, None] == owner
     apart = (time[:, None] - time).abs()
-    known = valid.flatten()  # as answers
+    known = valid.flatten()  # which targets count
     total, levels = similar.new_zeros(len(similar)), similar.new_zeros(len(similar))
     for level, temperature in enumerate(temperatures):
         scaled = similar / temperature
@@ -126,10 +126,10 @@ def temporal_contrast(similar: Tensor, valid: Tensor, temperatures: tuple[float,
 
 @dataclass(frozen=True, kw_only=True)
 class MOOSSConfig(ObjectiveConfig):
-    """MOOSS on DMControl. Its authors' latent state has 64 numbers."""
+    """MOOSS on DMControl. Its authors use latent states of 64 numbers."""
 
-    recordable: ClassVar[bool] = False  # the walk is taken on the host
-    # `masks` stays None: the walk hides parts of crops, where probes hide parts of whole frames, in every run alike.
+    recordable: ClassVar[bool] = False  # the host computes the walk
+    # `masks` stays None: the walk hides parts of crops, but probes hide parts of whole frames, the same in every run.
 
     kind: Literal["mooss"] = "mooss"
     weight: float = 0.1  # λ
@@ -142,7 +142,7 @@ class MOOSSConfig(ObjectiveConfig):
     momentum: float = 0.95
     levels: int = 6  # distances in time, from 0 on
     temperature: float = 0.07  # of level 0
-    temperature_step: float = 0.075  # from level to level
+    temperature_step: float = 0.075  # added per level
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,7 +150,7 @@ class MOOSSConfig(ObjectiveConfig):
         self.require_at_least(0, "temperature_step")
         if self.levels > self.clip_length:
             raise ValueError(
-                f"levels={self.levels}: a clip of {self.clip_length} steps has no states so far apart. Lower levels, or raise "
+                f"levels={self.levels}: a clip of {self.clip_length} steps has no states that far apart. Lower levels, or raise "
                 "clip_length."
             )
         self.mask.build().blocks(self.clip_length)

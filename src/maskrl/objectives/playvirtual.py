@@ -1,14 +1,13 @@
-"""PlayVirtual (Yu et al., NeurIPS 2021): SPR, and cycles over virtual actions.
+"""PlayVirtual (Yu et al., NeurIPS 2021): SPR plus cycles over virtual actions.
 
-Beside SPR's predictions, a second model goes back in time. From the first latent state, roll M sequences of random actions forward,
-and back again with the same actions in reverse order: what comes out must match the observation where it began. Cycles need no
-rewards and no true next states, so they cost no data. Their weight rises over the first 50 000 frames (Atari: decisions), when the
-models are not good enough yet to close a cycle.
+In addition to SPR's predictions, a second model predicts backwards in time. From the first latent state, roll M sequences of random
+actions forward, then back with the same actions in reverse order; the result must match the first observation. Cycles need no
+rewards and no true next states, so they cost no data. Their weight rises over the first 50 000 frames (Atari: decisions), while the
+models are still too inaccurate to close a cycle.
 
-Departures from the released code (docs/fidelity.md has them with their reasons): those of SPR. Cycles count wherever they begin,
-where the released Atari code leaves out those that begin at the last step of an episode (`last_step=False`). The ramp counts
-updates, as an objective knows no steps of the environment. The recipe says at which step the first update is made, and how many
-lie between two.
+Departures from the released code (reasons in docs/fidelity.md): those of SPR. All cycles count; the released Atari code leaves out
+those that begin at the last step of an episode (`last_step=False`). The ramp counts updates, because an objective does not see the
+environment's steps. The recipe gives the step of the first update and the number of steps between two updates.
 """
 
 import math
@@ -27,9 +26,9 @@ from maskrl.objectives.spr import SPR, SPRConfig, SPRViews
 @dataclass(frozen=True)
 class PlayVirtualViews(SPRViews):
     virtual_actions: Tensor  # (B, M, K', A)
-    origins: View  # (B, M, C, H', W'): the first observation, augmented anew for every cycle
-    begins: Tensor  # (B,) bool: the cycles of these clips count
-    ramp: Tensor  # (1,): the weight of the cycles now
+    origins: View  # (B, M, C, H', W'): the first observation, augmented again for each cycle
+    begins: Tensor  # (B,) bool: whether the cycles of a clip count
+    ramp: Tensor  # (1,): the current weight of the cycles
 
 
 class PlayVirtual(SPR[PlayVirtualViews]):
@@ -77,7 +76,7 @@ class PlayVirtual(SPR[PlayVirtualViews]):
         state: Tensor = self.host.encoder(views.first.pixels())  # z (B, d)
         predicted, metrics = self.prediction_loss(state, views)
         cycle = self.cycle_loss(state, views) * views.begins
-        # λ weighs the predictions by K; a cycle weighs 1.
+        # λ multiplies the predictions by K; the weight of a cycle is 1.
         per_clip = predicted + views.ramp / self.weight * cycle
         metrics |= {"cycle_loss": cycle.mean(), "ramp": views.ramp.squeeze()}
         return Loss(per_clip, {f"{self.name}/{key}": value.detach() for key, value in metrics.items()})
@@ -95,7 +94,7 @@ class PlayVirtual(SPR[PlayVirtualViews]):
 
 @dataclass(frozen=True)
 class Ramp:
-    """exp(−5·(1 − (s + 1)/length)²) at step s, and 1 from its length on: 0.029 at 8000 of 50 000."""
+    """exp(−5·(1 − (s + 1)/length)²) at step s, and 1 from step `length` on: 0.029 at 8000 of 50 000."""
 
     length: float  # steps of the environment
     start: float  # at the first update
@@ -110,12 +109,12 @@ class Ramp:
 class PlayVirtualConfig(SPRConfig):
     """PlayVirtual on DMControl; `recipes.atari` has its values on Atari."""
 
-    recordable: ClassVar[bool] = False  # the ramp is worked out on the host
+    recordable: ClassVar[bool] = False  # the host computes the ramp
 
     kind: Literal["playvirtual"] = "playvirtual"  # type: ignore[assignment]
     cycle_steps: int = 6
     cycles: float = 10  # M; with discrete actions, M for every action
-    ramp_length: float = 50_000  # steps until cycles have their whole weight
+    ramp_length: float = 50_000  # steps until cycles have their full weight
     ramp_start: float = 1000  # the step of the first update
     ramp_stride: float = 1  # steps from one update to the next
 

@@ -3,13 +3,12 @@
 Encode the first observation of a clip, let a transition model predict the K latent states that follow from the actions taken, and
 match each with the momentum projection of the true observation, by cosine. Gradients flow through the predictions into the encoder.
 
-There is no official SPR on DMControl. PlayVirtual's repository has two, and `weight` tells them apart: 6 times the mean over steps
+There is no official SPR on DMControl. PlayVirtual's repository has two, which differ in `weight`: 6 times the mean over steps
 (its `cycdm_sac`, mode fp; here `spr`), or the mean (its `spr_sac`; here `spr_mean`).
 
-Departures from the released code (docs/fidelity.md has them with their reasons):
+Departures from the released code (reasons in docs/fidelity.md):
 
-- The step whose own transition ends the episode counts. The released Atari code drops it, although its observation is true
-  (`last_step=False`).
+- The last step of an episode counts. The released Atari code drops it, although its observation is valid (`last_step=False`).
 - On DMControl one Adam steps the encoder. PlayVirtual's repository steps it twice with the same gradient, by two optimisers.
 - Constant maps do not divide by zero.
 """
@@ -45,11 +44,11 @@ from maskrl.objectives.match import CosineDistance, Match, Prediction, Projectio
 
 @dataclass(frozen=True)
 class SPRViews(Views):
-    """A clip after its random half."""
+    """A clip after augmentation."""
 
     first: View  # (B, C, H', W'), where the predictions start
-    following: View  # (B, K, C, H', W'), what the targets are made of
-    actions: Tensor  # (B, K, A), taken at the first observation and those before the last
+    following: View  # (B, K, C, H', W'), what the targets are computed from
+    actions: Tensor  # (B, K, A), one before each following observation
     valid: Tensor  # (B, K) bool: the following observations inside the episode
 
 
@@ -57,7 +56,7 @@ V = TypeVar("V", bound=SPRViews)
 
 
 def _length(steps: int, last_step: bool) -> int:
-    """Of a clip. Whether a step is the last of its episode is seen at the one after it."""
+    """The length of a clip. Without last steps it is one longer, because the step after shows whether an episode ended."""
     return steps + 1 if last_step else steps + 2
 
 
@@ -83,7 +82,7 @@ class SPR(Objective[V], Generic[V]):
         self.separable = not any(isinstance(module, nn.BatchNorm2d) for module in self.modules())
 
     def parameter_groups(self) -> list[Group]:
-        """The transition, clipped by itself; the prediction head, which the released Atari code does not clip."""
+        """The transition, clipped as a group of its own, and the prediction head, not clipped, as in the released Atari code."""
         models, heads = self._models(), {id(parameter) for parameter in self.match.parameters()}
         rest = [parameter for parameter in self.own_parameters() if id(parameter) in heads]
         return [*models, Group(rest, clipped=False)]
@@ -98,13 +97,13 @@ class SPR(Objective[V], Generic[V]):
         first = self.batch_of(material).view if self.shares_view else self.augment(clip.obs[:, 0], dtype)
         return SPRViews(
             first=first,
-            following=self.augment(clip.obs[:, 1 : 1 + self.steps], dtype),  # every observation anew
+            following=self.augment(clip.obs[:, 1 : 1 + self.steps], dtype),  # drawn for each observation
             actions=clip.actions[:, : self.steps],
             valid=self.counted(clip)[:, 1:],
         )
 
     def counted(self, clip: Clip) -> Tensor:
-        """(B, K + 1) bool: the steps inside the episode, with its last one or without."""
+        """(B, K + 1) bool: the steps inside the episode, without its last one if `last_step` is False."""
         return clip.valid if self.last_step else clip.valid[:, :-1] & clip.valid[:, 1:]
 
     def loss(self, views: V) -> Loss:
@@ -113,7 +112,7 @@ class SPR(Objective[V], Generic[V]):
         return Loss(per_clip, {f"{self.name}/{key}": value.detach() for key, value in metrics.items()})
 
     def prediction_loss(self, state: Tensor, views: V) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean over all K steps, where those past the end of the episode are 0."""
+        """The mean loss over all K steps, with 0 for steps past the end of the episode, and metrics."""
         predicted = self.match.predict(rollout(self.transition, state, views.actions))  # ŷ (B, K, p)
         target = self.match.target(views.following)  # ȳ (B, K, p)
         per_clip = (self.match.distance(predicted, target) * views.valid).mean(dim=1)
@@ -123,7 +122,7 @@ class SPR(Objective[V], Generic[V]):
 
 @dataclass(frozen=True, kw_only=True)
 class SPRConfig(ObjectiveConfig):
-    """SPR on DMControl, as in PlayVirtual's repository; `recipes.atari` has the values of its authors on Atari."""
+    """SPR on DMControl, as in PlayVirtual's repository; `recipes.atari` has the SPR authors' values for Atari."""
 
     kind: Literal["spr"] = "spr"
     weight: float = 6.0  # λ: K times the mean is the sum over steps
@@ -135,9 +134,9 @@ class SPRConfig(ObjectiveConfig):
     head_width: int = 100
     norm_floor: float = 1e-3
     momentum: float = 0.95  # m; 0 on Atari
-    momentum_init: Literal["copy", "independent"] = "independent"  # of ḡ: the released DMControl code draws it anew
+    momentum_init: Literal["copy", "independent"] = "independent"  # of ḡ; independent: as the released DMControl code
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    shares_view: bool = False  # True: start from the very view that the critic saw (Atari)
+    shares_view: bool = False  # True: start from the critic's view (Atari)
     last_step: bool = True  # False: the last step of an episode does not count, as in the released Atari code
 
     def __post_init__(self) -> None:
@@ -159,7 +158,7 @@ class SPRConfig(ObjectiveConfig):
 
     @property
     def splits(self) -> bool:
-        return self.transition != "map"  # which has a batch norm
+        return self.transition != "map"  # a map transition has a batch norm
 
     def advice(self, missing: Sequence[str]) -> str:
         values = {"q_projection": "objective.projection=mlp", "latent_maps": "objective.transition=vector"}
@@ -173,7 +172,7 @@ class SPRConfig(ObjectiveConfig):
         return on_host(SPR(host, **self.parts(host)), host)
 
     def parts(self, host: Host) -> dict[str, Any]:
-        """What SPR and its relatives are made of."""
+        """The arguments of SPR and its subclasses."""
         return {
             "steps": self.steps,
             "transition": self.make_transition(host),

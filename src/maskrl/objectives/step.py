@@ -1,4 +1,4 @@
-"""Optimise an objective by itself, beside an agent's own optimisers."""
+"""Optimise an objective with its own Adam, separate from the agent's optimisers."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -39,15 +39,15 @@ SCHEDULES: dict[Schedule, Callable[[int, int], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryConfig(Config):
-    """How an objective is optimised by itself; the defaults are the released code's on DMControl."""
+    """Settings of an objective's own optimiser; the defaults are the released code's on DMControl."""
 
     clips: int = 128  # B
     learning_rate: float = 5e-4
     schedule: Schedule = "unit_peak"
     warmup_updates: int = 6000
     max_grad_norm: float | None = 10.0  # None: gradients are not clipped
-    momentum_every: int = 2  # updates; the paper says 1, the released code does 2
-    # Of a second Adam that steps the encoder with the same gradient, as CURL's and PlayVirtual's code does; None: no such Adam
+    momentum_every: int = 2  # updates; 1 in the paper, 2 in the released code
+    # Learning rate of a second Adam that steps the encoder with the same gradient, as in CURL's and PlayVirtual's code; None: off
     second_encoder_rate: float | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class AuxiliaryConfig(Config):
 def optimizer_groups(
     parameters: Iterable[nn.Parameter], groups: Iterable[Group], learning_rate: float
 ) -> list[dict[str, Any]]:
-    """Torch's parameter groups: the parameters in their order, those with equal options together."""
+    """Torch's parameter groups: parameters with equal options together, in their order."""
     options = {
         parameter: (learning_rate if group.learning_rate is None else group.learning_rate, group.weight_decay)
         for group in groups
@@ -72,10 +72,10 @@ def optimizer_groups(
 
 
 class AuxiliaryStep:
-    """Adam of its own, warm-up, clipping and momentum updates, as the paper does on DMControl.
+    """Train an objective with its own Adam, warm-up, clipping and momentum updates, as the paper does on DMControl.
 
-    Two optimisers thus train the encoder, the agent's and this one. A call clears the gradients of everything it trains, the
-    encoder's included, and leaves its own there.
+    Two optimisers therefore train the encoder: the agent's and this one. A call clears the gradients of all parameters that it
+    trains, including the encoder's, and leaves its own gradients in them.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AuxiliaryStep:
             self.optimizers += [torch.optim.Adam(self._encoder, lr=second, fused=True)]
         device = self.parameters[0].device
         self._rates = [group["lr"] for group in self._groups()]
-        # Where the device reads them, so that a recorded update need not be recorded again when they change.
+        # In tensors on the device, so that a recorded update stays valid when the rates change.
         self._used_rates = [torch.full((), rate, dtype=torch.float32, device=device) for rate in self._rates]
         self._lend_rates()
         self.updates = 0
@@ -108,12 +108,12 @@ class AuxiliaryStep:
             group["lr"] = rate
 
     def guard_by(self, guard: Guard) -> None:
-        """Share the guard of an agent, which stops both."""
+        """Share an agent's guard, so that a non-finite value stops both."""
         self.guard = guard
         guard.protect(self.optimizers, [self.objective])
 
     def __call__(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
-        """One update on one batch; returns what is worth watching."""
+        """Make one update on one batch; return its metrics."""
         self.guard.begin(self.updates)
         self.begin()
         metrics = self.learn(clip, batch)
@@ -121,14 +121,14 @@ class AuxiliaryStep:
         return metrics
 
     def begin(self) -> None:
-        """Before an update: the learning rates."""
+        """Set the learning rates of the next update."""
         factor = SCHEDULES[self.config.schedule](self.updates, self.config.warmup_updates)
         for used, rate in zip(self._used_rates, self._rates, strict=True):
             used.fill_(rate * factor)
 
     @property
     def moves_copies(self) -> bool:
-        """Whether the next update lets the momentum copies follow."""
+        """Whether the next update also updates the momentum copies."""
         return self.updates % self.config.momentum_every == 0
 
     def learn(self, clip: Clip | None = None, batch: PolicyBatch | None = None) -> dict[str, Tensor]:
@@ -138,7 +138,7 @@ class AuxiliaryStep:
         self.optimizer.zero_grad()
         metrics = self.objective.add_gradient(views, micro_batch=self.micro_batch).metrics
         limit = math.inf if config.max_grad_norm is None else config.max_grad_norm
-        if self._encoder:  # as released: the encoder by itself, then all of it
+        if self._encoder:  # as released: clip the encoder first, then everything
             nn.utils.clip_grad_norm_(self._encoder, limit)
         norm = nn.utils.clip_grad_norm_(self.parameters, limit)
         advice = "Lower learning_rate, and look for non-finite weights in the encoder."
@@ -156,7 +156,7 @@ class AuxiliaryStep:
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         groups = [group for state in states for group in state["param_groups"]]
         for group, rate in zip(groups, self._rates, strict=True):
-            group["lr"] = rate  # `begin` works out what is used
+            group["lr"] = rate  # `begin` computes the scheduled rate
         named = dict(zip(("optimizer", "second_optimizer"), states, strict=False))
         return {"objective": self.objective.state_dict(), **named, "updates": self.updates}
 
