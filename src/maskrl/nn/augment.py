@@ -1,7 +1,7 @@
 """Augmentation. Geometry works on uint8, on any number of channels; intensity is a gain applied when pixels become float.
 
 A geometric augmentation is any module (N, C, H, W) uint8 → (N, C, H', W') uint8 that treats every image on its own. Compose
-with `nn.Sequential`; `nn.Identity()` is none. All draw from the generator that they were made with, or from torch's own.
+with `nn.Sequential`; `nn.Identity()` leaves images as they are. All draw from the generator passed to them, or from torch's own.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from maskrl.config import Config
 
 
 class RandomCrop(nn.Module):
-    """A `size` × `size` window at a place drawn for every image; all (H − size + 1)·(W − size + 1) are equally likely."""
+    """Crop each image to `size` × `size` at a random position; all (H − size + 1)·(W − size + 1) positions are equally likely."""
 
     def __init__(self, size: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class RandomCrop(nn.Module):
 
 
 class CenterCrop(nn.Module):
-    """The middle `size` × `size` window: what an agent acts on when it learns from random crops."""
+    """Crop to the middle `size` × `size` window: the input for acting when an agent learns from random crops."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -57,14 +57,14 @@ class RandomShift(nn.Module):
         shifts = torch.randint(-self.pad, self.pad + 1, (2, n), generator=self.generator, device=images.device)
         if images.device.type == "cpu" and images.dtype == torch.uint8 and self.pad < min(height, width):
             images = images.contiguous()
-            down, right = shifts.tolist()  # one call: with a cold cache, every call into torch costs
+            down, right = shifts.tolist()  # one call: calls into torch are slow with a cold cache
             return _shifted(images, down, right, out=images if self.inplace else torch.empty_like(images))
         top, left = shifts + self.pad
         return _windows(_repeat_border(images, self.pad), top, left, height, width)
 
 
 class RandomPlace(nn.Module):
-    """Put every image at a place drawn for it into a frame of `size` × `size`, with its border repeated to fill that."""
+    """Place each image at a random position in a frame of `size` × `size`, filled by repeating the image's border."""
 
     def __init__(self, size: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Intensity(nn.Module):
 
 @dataclass(frozen=True)
 class View:
-    """Augmented observations, still uint8, each with the gain it gets when it becomes float."""
+    """Augmented observations, still uint8, each with the gain to apply when it becomes float."""
 
     obs: Tensor  # (…, C, H, W) uint8
     gain: Tensor  # (…,) float
@@ -110,16 +110,16 @@ class View:
         return View(self.obs[rows], self.gain[rows])
 
     def pixels(self) -> Tensor:
-        """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, as the encoders want them."""
+        """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, the encoders' layout."""
         images, scale = self.obs.flatten(0, -4), self.gain.flatten() / 255
-        # Axes are turned while a pixel is a byte: a copy that turns floats moves four times as much.
+        # Permute axes while a pixel is one byte: permuting floats would move four times as much.
         turned = images.contiguous(memory_format=torch.channels_last)
         pixels = turned.to(scale.dtype).mul_(scale[:, None, None, None])
-        return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis alone, so the layout stays
+        return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis only, so the layout stays
 
 
 class Augment(nn.Module):
-    """Move every observation on its own, and draw its gain: (…, C, H, W) uint8 → View. The frames of a stack move together."""
+    """Move each observation separately and draw its gain: (…, C, H, W) uint8 → View. The frames of a stack move together."""
 
     def __init__(self, geometry: nn.Module, intensity: Intensity) -> None:
         super().__init__()
@@ -129,41 +129,41 @@ class Augment(nn.Module):
         return View(self.move(obs), self.intensity(obs.shape[:-3], dtype=dtype, device=obs.device))
 
     def move(self, obs: Tensor) -> Tensor:
-        """The geometry alone."""
+        """Apply the geometric augmentation, without a gain."""
         moved: Tensor = self.geometry(obs.flatten(0, -4))
         return moved.view(*obs.shape[:-3], *moved.shape[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig(Config):
-    """The paper's on DMControl; on Atari it is AugmentConfig(crop=None, shift=4)."""
+    """The paper's augmentation on DMControl; on Atari it is AugmentConfig(crop=None, shift=4)."""
 
     crop: int | None = 84  # side of a random crop
     shift: int | None = None  # largest random shift
     intensity: float = 0.05
-    enlarge: int | None = None  # side of a frame into which the crop is put at a random place (CURL on Atari)
+    enlarge: int | None = None  # side of a frame in which the crop is placed at random (CURL on Atari)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.build()  # refuses impossible values now
+        self.build()  # raises ValueError for impossible values
 
     def build(self, generator: torch.Generator | None = None, *, inplace: bool = False) -> Augment:
-        """`inplace`: what is augmented may be overwritten."""
+        """`inplace`: the observations may be overwritten."""
         crop = [] if self.crop is None else [RandomCrop(self.crop, generator)]
         shift = [] if self.shift is None else [RandomShift(self.shift, generator, inplace=inplace)]
         place = [] if self.enlarge is None else [RandomPlace(self.enlarge, generator)]
         return Augment(nn.Sequential(*crop, *shift, *place), Intensity(self.intensity, generator))
 
     def side(self, size: int) -> int:
-        """The side of what frames of this size become."""
+        """The side of frames of this size after augmentation."""
         return self.enlarge or self.crop or size
 
 
 def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
-    """The window of each image that begins there."""
+    """Cut the window at (top, left) out of each image."""
     n = len(images)
     if images.device.type == "cpu":
-        # Windows are copied row by row; a gather by index goes byte by byte, and is several times slower.
+        # Copy windows row by row: a gather by index copies byte by byte and is several times slower.
         by_image, *strides = images.stride()
         starts = torch.arange(n) * by_image + top * strides[1] + left * strides[2]
         places = [images.storage_offset() + start for start in starts.tolist()]
@@ -173,10 +173,10 @@ def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int)
 
 
 def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: Tensor) -> Tensor:
-    """Windows of the padded images, which are not built: each image moves as one run of bytes, then its border is filled.
+    """Shift images without building padded ones: move each image as one run of bytes, then fill its border.
 
-    On flat memory and numpy arrays, whose slices cost less than a tensor's. `out` may be the images: the runs are copied by
-    memmove, and the border is made from moved pixels.
+    Works on flat numpy arrays, whose slices are cheaper than a tensor's. `out` may be the images themselves: the runs are copied by
+    memmove, and the border is filled from moved pixels.
     """
     _, channels, height, width = images.shape
     maps, flat = out.numpy(), out.view(-1).numpy()
@@ -188,7 +188,7 @@ def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: 
             new[first : end - start] = old[first + start : end]
         else:
             new[first - start : end] = old[first : end + start]
-        # What came from the row before or after, or from another channel, lies in the border alone.
+        # Only the border holds pixels from a neighbouring row or another channel.
         if columns > 0:
             edge = flat[first + width - columns - 1 : end : width]
             for column in range(first + width - columns, first + width):
@@ -206,7 +206,7 @@ def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: 
 
 
 def _repeat_border(images: Tensor, pad: int) -> Tensor:
-    """F.pad(mode="replicate") for uint8, which torch's own does not take."""
+    """F.pad(mode="replicate") for uint8, which torch does not support."""
     n, channels, height, width = images.shape
     padded = images.new_empty(n, channels, height + 2 * pad, width + 2 * pad)
     rows = padded[:, :, pad : pad + height]
@@ -227,5 +227,5 @@ def _large_enough(images: Tensor, size: int) -> Tensor:
 
 def _positive(name: str, value: int) -> int:
     if value < 1:
-        raise ValueError(f"{name}={value} must be at least 1 pixel; leave the augmentation out (None) for none.")
+        raise ValueError(f"{name}={value} must be at least 1 pixel; use None for no augmentation.")
     return value

@@ -1,6 +1,6 @@
 """The one data structure of the objectives: a clip of consecutive observations with their actions.
 
-Letters, fixed once: B clips, K steps, C channels, H W pixels, d latent, A action.
+Letters used everywhere: B clips, K steps, C channels, H W pixels, d latent, A action.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from maskrl.nn.transfer import HOSTS, pinned, sent
 class Clip:
     """B stretches of K consecutive steps, each within an episode; `actions[:, k]` was taken at `obs[:, k]`.
 
-    Everything is checked here, and the code below relies on it. Shapes are always checked, values only on the host: checking them
-    on an accelerator would mean waiting for it.
+    Other code relies on the checks here. Shapes are always checked, values only on the host: checking them on an accelerator would
+    mean waiting for it.
     """
 
     obs: Tensor  # (B, K, C, H, W) uint8, the frames of a stack on the channel axis
-    actions: Tensor  # (B, K, A) float, one-hot when the action space is discrete; its dtype is the dtype of the pixels
+    actions: Tensor  # (B, K, A) float, one-hot if discrete; pixels get the same dtype
     valid: Tensor = None  # type: ignore[assignment]  # (B, K) bool, False past the end of the episode; all True if left out
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Clip:
         if not actions.isfinite().all():
             raise ValueError(
                 f"Clip.actions must be finite; {int((~actions.isfinite()).sum())} of {actions.numel()} values are NaN or "
-                "infinite. Look for the policy or the replay that produced them."
+                "infinite. Check the policy or the replay that produced them."
             )
         if not self.valid.any(dim=1).all():
             empty = (~self.valid.any(dim=1)).nonzero().flatten().tolist()
@@ -85,11 +85,11 @@ class Clip:
         return self.obs.shape[1]
 
     def to(self, device: torch.device | str) -> "Clip":
-        """A copy on the device; this clip, if it is there already."""
+        """The clip on the device; the same object if it is there already."""
         return self if self.obs.device == torch.device(device) else self._with(sent, device)
 
     def pinned(self, device: torch.device | str) -> "Clip":
-        """The clip in memory that can be copied to the device without waiting."""
+        """The clip in pinned memory, for a copy to the device without waiting."""
         return self._with(pinned, device)
 
     def _with(self, move: Callable[[Tensor, torch.device | str], Tensor], device: torch.device | str) -> "Clip":

@@ -20,7 +20,7 @@ class LatentDecoder(nn.Module):
         *,
         depth: int = 2,
         action_tokens: bool = True,
-        order: Tensor | None = None,  # of the latent's units in the table of positions; None: as they come
+        order: Tensor | None = None,  # of the latent's units in the table of positions; None: unchanged
     ) -> None:
         super().__init__()
         if depth < 1:
@@ -31,31 +31,31 @@ class LatentDecoder(nn.Module):
 
     @property
     def core(self) -> nn.Module:
-        """All but the embedding of the actions."""
+        """The decoder without the embedding of the actions."""
         return self.blocks
 
     def forward(self, states: Tensor, actions: Tensor, valid: Tensor | None = None) -> Tensor:
-        """No step attends to another that is not `valid` (B, K)."""
+        """Predict all states. Steps attend only to steps that are `valid` (B, K)."""
         steps = states.shape[1]
         position = sinusoid(steps, states)  # (K, d), shared by the state and the action of a step
         position = position if self.order is None else position[:, self.order]
         tokens = states + position  # (B, K, d)
         if self.embed_action is not None:
-            # The paper interleaves states and actions. Attention does not see the order of its tokens, only their
-            # positions, so putting the states first computes the same and keeps them together.
+            # The paper interleaves states and actions. Attention depends on the positions of tokens, not on their order,
+            # so putting the states first gives the same result and keeps them together.
             tokens = torch.cat([tokens, self.embed_action(actions) + position], dim=1)  # (B, 2K, d)
             valid = None if valid is None else torch.cat([valid, valid], dim=1)
         for block in self.blocks[:-1]:
             tokens = block(tokens, valid)
-        # Only the state tokens are read, so the last block works out no others.
+        # Only the state tokens are used, so the last block computes no others.
         decoded: Tensor = self.blocks[-1](tokens, valid, outputs=steps)
         return decoded
 
 
 class NarrowDecoder(nn.Module):
-    """A decoder narrower than the latent, which the paper does not have: its Atari blocks, 3136 wide, are 78.7 M parameters each.
+    """A decoder narrower than the latent. Not in the paper, whose Atari blocks, 3136 wide, have 78.7 M parameters each.
 
-    Like the blocks of the wide decoder it is residual: otherwise every prediction would have to pass through `width` numbers.
+    It is residual, like the blocks of the wide decoder: otherwise every prediction would pass through only `width` numbers.
     """
 
     def __init__(self, latent_dim: int, decoder: LatentDecoder, *, width: int) -> None:
@@ -72,13 +72,13 @@ class NarrowDecoder(nn.Module):
 
 
 class CausalDecoder(nn.Module):
-    """MOOSS's decoder: a token sees its own and earlier ones of s₀, a₀, s₁, a₁, …; (B, K, d), (B, K, A) → (B, K, d)."""
+    """MOOSS's decoder: in s₀, a₀, s₁, a₁, … a token attends to itself and earlier ones; (B, K, d), (B, K, A) → (B, K, d)."""
 
     def __init__(self, latent_dim: int, action_dim: int, *, depth: int = 2, heads: int = 4) -> None:
         super().__init__()
         if latent_dim % heads:
             raise ValueError(
-                f"A latent state of {latent_dim} numbers cannot be shared out among {heads} heads of attention. Use "
+                f"A latent state of {latent_dim} numbers cannot be divided among {heads} attention heads. Use "
                 "agent.encoder.latent_dim=64 as its authors do, or another number of heads."
             )
         self.embed_action = nn.Linear(action_dim, latent_dim)
@@ -91,18 +91,18 @@ class CausalDecoder(nn.Module):
         self.norm = nn.LayerNorm(latent_dim, eps=1e-6)
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                # Query, key and value are one matrix here: as released, its fan-out counts all three.
+                # Query, key and value are one matrix: as released, its fan-out counts all three.
                 nn.init.xavier_uniform_(parameter)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
     @property
     def core(self) -> nn.Module:
-        """All but the embedding of the actions."""
+        """The decoder without the embedding of the actions."""
         return nn.ModuleList([*self.blocks, self.norm])
 
     def forward(self, states: Tensor, actions: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Steps past the end come last, so no valid one sees them: `valid` changes nothing."""
+        """Predict all states. `valid` has no effect: steps past the end come last, so no valid step attends to them."""
         steps = states.shape[1]
         position = sinusoid(steps, states)  # (K, d)
         pairs = torch.stack([states + position, self.embed_action(actions) + position], dim=2)  # (B, K, 2, d)
@@ -127,7 +127,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(d, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
 
     def forward(self, x: Tensor, valid: Tensor | None = None, outputs: int | None = None) -> Tensor:
-        """(B, T, d) → (B, outputs, d): every token is read, the first `outputs` (all, if left out) are written."""
+        """(B, T, d) → (B, outputs, d): all tokens are read; the first `outputs` (default: all) are computed."""
         normed = self.norm_attention(x)
         key, value = self.key_value(normed).chunk(2, dim=-1)
         readable = None if valid is None else valid[:, None, :]  # (B, 1, T): for every query, the keys it may see

@@ -1,4 +1,4 @@
-"""Pixels to latent states. Encoders take floats in [0, 1] and are the agent's own: objectives only borrow them."""
+"""Pixels to latent states. Encoders take floats in [0, 1]. The agent owns them; objectives only borrow them."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,12 @@ from maskrl.nn.layers import Convolutions, orthogonal_init, truncated_normal_ini
 
 
 class Encoder(nn.Module):
-    """Two halves, because an agent may share the convolutions and an objective may mask between them."""
+    """An encoder in two halves: an agent may share the convolutions, and an objective may mask their maps."""
 
     convolutions: nn.Module
     latent_dim: int
     feature_shape: tuple[int, int, int]  # (F, h, w), what `features` returns for one observation
-    latent_order: Tensor | None = (
-        None  # for every latent unit, its place where channels come first; None: units have no order
-    )
+    latent_order: Tensor | None = None  # each latent unit's index in channels-first order; None: units have no order
 
     def features(self, pixels: Tensor) -> Tensor:
         """(N, C, H, W) in [0, 1] → (N, F, h, w)."""
@@ -35,7 +33,7 @@ class Encoder(nn.Module):
 class ControlEncoder(Encoder):
     """CURL's encoder: four 3 × 3 convolutions, a linear layer, a layer norm. 4 036 182 parameters at its defaults.
 
-    `squash` adds the tanh that SAC+AE, DrQ and DrQ-v2 have at the end. `centre` subtracts ½ from the pixels, as DrQ-v2 does.
+    `squash` adds a final tanh, as in SAC+AE, DrQ and DrQ-v2. `centre` subtracts ½ from the pixels, as DrQ-v2 does.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class NatureEncoder(Encoder):
         self._finish(latent_dim)
 
     def _finish(self, latent_dim: int | None) -> None:
-        """Decide what latent states are: the map itself, or what a linear layer makes of it."""
+        """Set up the latent states: the map itself, or a linear layer's output."""
         units = math.prod(self.feature_shape)
         self.latent_dim = latent_dim or units
         layers = [] if latent_dim is None else [nn.Linear(units, latent_dim), nn.LayerNorm(latent_dim)]
@@ -118,7 +116,7 @@ class NatureEncoder(Encoder):
         if not self.renormalise:
             return units
         low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
-        # The released code divides by zero when every unit of a map is dead; the epsilon makes that a zero vector.
+        # The released code divides by zero when every unit of a map is dead; with the epsilon the result is a zero vector.
         return (units - low) / (high - low + self.epsilon)
 
 
@@ -173,7 +171,7 @@ class OwnEncoder(Encoder):
         if not isinstance(made, Tensor) or made.ndim not in (2, 4) or len(made) != 2 or not made.is_floating_point():
             seen = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
             raise ValueError(
-                f"{name} made {seen} of observations (2, {', '.join(map(str, obs_shape))}). Expected floats (2, d), or a map "
+                f"{name} returned {seen} for observations (2, {', '.join(map(str, obs_shape))}). Expected floats (2, d), or a map "
                 "(2, F, h, w)."
             )
         self.feature_shape = (made.shape[1], *(made.shape[2:] if made.ndim == 4 else (1, 1)))
@@ -188,7 +186,7 @@ class OwnEncoder(Encoder):
 
 
 def flat(features: Tensor) -> Tensor:
-    """(N, F, h, w) → (N, h·w·F): a view of maps that lie channels last in memory, where (N, F·h·w) would be a copy."""
+    """(N, F, h, w) → (N, h·w·F): a view, as maps are channels last in memory; (N, F·h·w) would be a copy."""
     return features.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -198,7 +196,7 @@ def _convolutions(
     kernels: Sequence[tuple[int, int]],
     dropout: float = 0.0,
 ) -> tuple[Convolutions, tuple[int, int, int]]:
-    """Unpadded convolutions with a ReLU after each, and the shape of the map they make of one observation."""
+    """Unpadded convolutions with a ReLU after each, and the shape of their map for one observation."""
     layers: list[nn.Module] = []
     _, height, width = obs_shape
     for fan_in, fan_out, (kernel, stride) in zip(channels[:-1], channels[1:], kernels, strict=True):
@@ -207,11 +205,11 @@ def _convolutions(
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     if height < 1 or width < 1:
         raise ValueError(
-            f"Observations of shape {obs_shape} are too small for this encoder: its convolutions leave {height} × {width}. "
+            f"Observations of shape {obs_shape} are too small for this encoder: its map would be {height} × {width}. "
             "Use larger frames, fewer layers or smaller strides."
         )
-    # Channels last is the layout that CPU kernels and tensor cores want. (Module.to(memory_format=...) does the same, but torch's
-    # type stubs do not know it.)
+    # Channels last is the fastest layout for CPU kernels and tensor cores. (Module.to(memory_format=...) does the same, but torch's
+    # type stubs lack it.)
     convolutions = Convolutions(*layers)
     for parameter in convolutions.parameters():
         if parameter.ndim == 4:

@@ -1,4 +1,4 @@
-"""Keep losses and gradients that are not finite away from the weights, without waiting for an accelerator."""
+"""Stop updates with non-finite losses or gradients before they change weights, without waiting for an accelerator."""
 
 import math
 from collections import deque
@@ -13,7 +13,7 @@ from maskrl.nn.transfer import HOSTS, Arriving
 
 
 class Watched(NamedTuple):
-    """A number that must be finite, and what to say if it is not."""
+    """A number that must be finite, and the error message if it is not."""
 
     value: Tensor
     what: str  # "The critic loss is"
@@ -23,9 +23,8 @@ class Watched(NamedTuple):
 class Guard:
     """Stops an update before the weights change. A CPU raises the error at once.
 
-    On an accelerator the first value that is not finite sets a flag there: from then on, optimisers and slow copies change
-    nothing. The values are copied to the host after the update. `begin` looks at those that have arrived, and `check` waits for
-    all.
+    On an accelerator the first non-finite value sets a flag on the device; from then on, optimisers and slow copies change
+    nothing. The values are copied to the host after the update. `begin` checks those that have arrived, and `check` waits for all.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -48,7 +47,7 @@ class Guard:
                     part.stop = self.stop
 
     def begin(self, update: int) -> None:
-        """Call before an update: start copying the values of the last one, and report those of earlier ones that have arrived."""
+        """Call before an update: start copying the last update's values, and check those of earlier ones that have arrived."""
         while self._sent and self._sent[0][-1].is_here:
             self._report()
         self._send()
@@ -64,7 +63,7 @@ class Guard:
             raise _error(what, value.item(), self.update, advice)
 
     def check(self) -> None:
-        """Wait for all that was watched, and raise an error if something was not finite."""
+        """Wait for all watched values, and raise FloatingPointError if one was not finite."""
         self._send()
         while self._sent:
             self._report()
@@ -79,7 +78,7 @@ class Guard:
         update, watched, arriving = self._sent.popleft()
         for each, number in zip(watched, arriving.value().tolist(), strict=True):
             if not math.isfinite(number):
-                self.stop.zero_()  # a caller that goes on after the error starts without a flag
+                self.stop.zero_()  # so that a caller can continue after the error
                 self._sent.clear()
                 self.watched = []
                 raise _error(each.what, number, update, each.advice)

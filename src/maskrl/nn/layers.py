@@ -21,15 +21,15 @@ def mlp(*widths: int) -> nn.Sequential:
 
 
 def joined(states: Tensor, vectors: Tensor | None) -> Tensor:
-    """Latent states (N, d) with the numbers beside them (N, V), if there are some: (N, d + V)."""
+    """Latent states (N, d) with the vector observations (N, V) appended, if there are any: (N, d + V)."""
     return states if vectors is None else torch.cat([states, vectors], dim=-1)
 
 
 class Convolutions(nn.Sequential):
     """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
 
-    On a CPU in float32 both are fused, which saves reading and writing a map once more, and all layers are one step of the graph.
-    The values are the same bit for bit. Where this is not possible, the layers run one by one, as in nn.Sequential.
+    On a CPU in float32 both are fused, which saves one read and write of each map, and all layers are one node of the graph. The
+    values are the same bit for bit. Where fusing is not possible, the layers run one by one, as in nn.Sequential.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Convolutions(nn.Sequential):
         return fused
 
     def _is_finite(self) -> bool:
-        """The fused ReLU turns NaN into 0, which would hide a broken weight; torch's keeps it, so that the losses show it."""
+        """Whether all weights are finite. A fused ReLU turns NaN into 0 and would hide a broken weight; torch's keeps NaN."""
         total: Any = sum(parameter.detach().sum() for parameter in self.parameters())
         return bool(total.isfinite())
 
@@ -56,7 +56,7 @@ def _suits(x: Tensor) -> bool:
     mkldnn: Any = torch.backends.mkldnn
     if x.device.type != "cpu" or x.dtype != torch.float32 or not (mkldnn.is_available() and mkldnn.enabled):
         return False
-    # Autocast would not see a fused layer, a compiler fuses by itself, and for one image torch may choose another kernel.
+    # Autocast would miss a fused layer, a compiler does its own fusing, and for one image torch may choose another kernel.
     return not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling() and len(x) > 1
 
 
@@ -76,8 +76,9 @@ def _with_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int])
 
 
 class _ConvolutionsAndReLUs(torch.autograd.Function):
-    """Weights and biases alternate. Nothing else uses the gradients between the layers, so the backward pass of a ReLU overwrites
-    them.
+    """All layers in one function; its arguments alternate weights and biases.
+
+    Nothing else uses the gradients between layers, so the backward pass of a ReLU overwrites them.
     """
 
     @staticmethod
@@ -112,7 +113,7 @@ class _ConvolutionsAndReLUs(torch.autograd.Function):
 def _differentiable(
     strides: Sequence[tuple[int, int]], inputs: Sequence[Tensor], wanted: Sequence[bool], gradient: Tensor
 ) -> list[Tensor | None]:
-    """The gradients of the pixels, weights and biases that are wanted, with a graph of their own."""
+    """The requested gradients of the pixels, weights and biases, differentiable themselves."""
     maps = inputs[0]
     for stride, weight, bias in zip(strides, inputs[1::2], inputs[2::2], strict=True):
         maps = F.conv2d(maps, weight, bias, stride).relu()
@@ -131,7 +132,7 @@ def orthogonal_init(module: M, *, delta: bool = True) -> M:
             nn.init.orthogonal_(layer.weight)
         elif isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
             gain, (height, width) = nn.init.calculate_gain("relu"), layer.kernel_size
-            taps = torch.zeros(layer.weight.shape)  # torch's orthogonal_ does not take a channels-last weight
+            taps = torch.zeros(layer.weight.shape)  # orthogonal_ does not support channels-last weights
             if delta:
                 taps[:, :, height // 2, width // 2] = nn.init.orthogonal_(torch.empty(taps.shape[:2]), gain)
             else:
@@ -160,7 +161,7 @@ def truncated_normal_init(module: M) -> M:
 class NoisyLinear(nn.Module):
     """A linear layer whose weights carry learned, factorised Gaussian noise (Fortunato et al., 2018).
 
-    The noise stays the same until `resample()`. In evaluation mode, and through `mean()`, the layer is its mean.
+    The noise stays the same until `resample()`. Evaluation mode and `mean()` use the mean weights.
     """
 
     noise_in: Tensor
@@ -191,7 +192,7 @@ class NoisyLinear(nn.Module):
 
 
 def resample(layers: Iterable[NoisyLinear], generator: torch.Generator | None = None) -> None:
-    """Draw new noise for all of them: sign(n)·√|n|, n ~ N(0, 1)."""
+    """Draw new noise for all layers: sign(n)·√|n|, n ~ N(0, 1)."""
     noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
     for noise in noises:
         noise.normal_(generator=generator)
@@ -202,15 +203,15 @@ def resample(layers: Iterable[NoisyLinear], generator: torch.Generator | None = 
 
 
 class PixelDecoder(nn.Module):
-    """A latent state back to an observation in [0, 1], for the MLR-Pixel ablation: (N, d) → (N, C, H, W).
+    """Decode a latent state to an observation in [0, 1], for the MLR-Pixel ablation: (N, d) → (N, C, H, W).
 
-    The layers of the decoder left in the released code; 396 553 parameters for 50 → 9 × 84 × 84.
+    The layers are those of the unused decoder in the released code; 396 553 parameters for 50 → 9 × 84 × 84.
     """
 
     def __init__(self, latent_dim: int, obs_shape: tuple[int, int, int], *, filters: int = 32) -> None:
         super().__init__()
         channels, self.height, self.width = obs_shape
-        # The map grows by 4, then by 2, and the last convolution takes 4 pixels off: 11 → 44 → 88 → 84.
+        # The map grows by 4, then by 2, and the last convolution removes 4 pixels: 11 → 44 → 88 → 84.
         rows, columns = math.ceil((self.height + 4) / 8), math.ceil((self.width + 4) / 8)
         self.layers = nn.Sequential(
             nn.Linear(latent_dim, filters * rows * columns),

@@ -1,4 +1,4 @@
-"""Which space-time cubes of a clip are hidden (paper, section 3.2 (i), and its ablation of masking strategies)."""
+"""Masks of space-time cubes of a clip (paper, section 3.2 (i), and its ablation of masking strategies)."""
 
 import math
 import warnings
@@ -13,14 +13,14 @@ from maskrl.config import Config
 
 
 class Masker(Protocol):
-    """Anything that draws a `keep` for a clip and can paint over what is not kept."""
+    """Draws a mask `keep` for a clip, and paints over the pixels that are not kept."""
 
     def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible."""
         ...
 
     def hide(self, x: Tensor, keep: Tensor) -> Tensor:
-        """`x` with everything that is not kept painted over."""
+        """`x`, painted over where `keep` is False."""
         ...
 
 
@@ -29,7 +29,7 @@ class CubeMasker:
     """Cut the clip into cubes of k steps × h × w pixels and hide a random share of them.
 
     The three strategies of the paper are three shapes of cube: `CubeMasker((8, 10, 10))`, `CubeMasker.spatial(10)` and
-    `CubeMasker.temporal(8)`. All channels, hence all frames of a stack, share the cube.
+    `CubeMasker.temporal(8)`. All channels, and so all frames of a stack, share a cube.
     """
 
     cube: tuple[int, int | None, int | None] = (8, 10, 10)  # k × h × w; None is the whole side of the frame
@@ -37,7 +37,7 @@ class CubeMasker:
     balanced: bool = True  # hide exactly η in every block of k steps (released code); False: η of the whole clip
     rounding: Literal["floor", "ceil"] = "floor"  # of η · number of cubes
     per_clip: bool = False  # False: one mask shared by the batch (released code); True: one for every clip
-    fill: int = 0  # the value of hidden pixels, on the 0..255 scale; the paper's figure shows white, its code black
+    fill: int = 0  # value of hidden pixels in 0..255; white in the paper's figure, black in its code
 
     def __post_init__(self) -> None:
         sides = self.cube if isinstance(self.cube, tuple | list) else ()
@@ -57,16 +57,16 @@ class CubeMasker:
 
     @classmethod
     def spatial(cls, patch: int, **options: object) -> "CubeMasker":
-        """MLR-S: patches drawn anew for every step."""
+        """MLR-S: patches drawn separately for each step."""
         return cls((1, patch, patch), **options)  # type: ignore[arg-type]
 
     @classmethod
     def temporal(cls, depth: int, **options: object) -> "CubeMasker":
-        """MLR-T: whole segments of `depth` steps. One cube fills a block, so the share is kept over the clip."""
+        """MLR-T: whole segments of `depth` steps. One cube fills a block, so the ratio holds over the whole clip."""
         return cls((depth, None, None), balanced=False, **options)  # type: ignore[arg-type]
 
     def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible; without a generator, torch's own draws."""
+        """(B, K, C, H, W) → keep (1 or B, K, 1, H, W) bool, True = visible. Default generator: torch's own."""
         if x.ndim != 5:
             raise ValueError(f"A masker takes clips of shape (B, K, C, H, W); got {tuple(x.shape)}.")
         clips, steps, _, height, width = x.shape
@@ -81,11 +81,11 @@ class CubeMasker:
 
     def hide(self, x: Tensor, keep: Tensor) -> Tensor:
         """`x` with `fill` wherever `keep` is False. Any dtype: pixels, or feature maps when fill is 0."""
-        # Where nothing is painted, a product: some 20 times faster on a CPU than a choice between two.
+        # For fill 0, multiply: about 20 times faster on a CPU than torch.where.
         return x * keep if self.fill == 0 else torch.where(keep, x, self.fill)
 
     def grid(self, steps: int, height: int, width: int) -> tuple[int, int, int]:
-        """How many cubes fit along time, height and width. A patch that does not divide a side is stretched to fit."""
+        """The number of cubes along time, height and width. A patch that does not divide a side is stretched to fit."""
         blocks = self.blocks(steps)
         tall, wide = self.cube[1] or height, self.cube[2] or width
         if tall > height or wide > width:
@@ -103,7 +103,7 @@ class CubeMasker:
         return blocks, rows, columns
 
     def blocks(self, steps: int) -> int:
-        """How many cubes fit along a clip of `steps` steps."""
+        """The number of cubes along a clip of `steps` steps."""
         depth = self.cube[0]
         if depth > steps:
             raise ValueError(
@@ -123,7 +123,7 @@ class CubeMasker:
         return self._hidden_cubes(cubes) / cubes
 
     def _hidden_cubes(self, cubes: int) -> int:
-        # 0.29 · 100 is 28.999… in floating point: round away that noise before rounding down or up.
+        # 0.29 · 100 is 28.999… in floating point: remove that error before rounding down or up.
         exact = round(self.ratio * cubes, 9)
         hidden = math.floor(exact) if self.rounding == "floor" else math.ceil(exact)
         if not 0 < hidden < cubes:
@@ -136,10 +136,10 @@ class CubeMasker:
 
 @dataclass(frozen=True)
 class WalkMasker(CubeMasker):
-    """MOOSS's mask: a random walk over the cubes hides those that it visits. One walk serves the batch.
+    """MOOSS's mask: a random walk over the cubes hides those that it visits. All clips of a batch share one walk.
 
-    It starts in the middle and goes to any of the 26 neighbours, or stays. So the hidden cubes hang together in space and time,
-    where those of `CubeMasker` are scattered.
+    It starts in the middle and moves to any of the 26 neighbours, or stays. So the hidden cubes are connected in space and time,
+    while those of `CubeMasker` are scattered.
     """
 
     cube: tuple[int, int | None, int | None] = (8, 7, 7)
@@ -149,14 +149,14 @@ class WalkMasker(CubeMasker):
         _, steps, _, height, width = x.shape
         grid = self.grid(steps, height, width)
         keep = torch.ones(math.prod(grid), dtype=torch.bool)
-        where = torch.device("cpu") if x.is_meta else x.device  # a tensor without data says nothing of where to go
+        where = torch.device("cpu") if x.is_meta else x.device  # a meta tensor has no device for the draws
         keep[self._visited(grid, generator, where)] = False
         return keep.to(x.device)[_cube_of((steps, height, width), grid, x.device)][None, :, None]
 
     def _visited(
         self, grid: tuple[int, int, int], generator: torch.Generator | None, device: torch.device
     ) -> list[int]:
-        """The first cubes on the walk, as many as are to be hidden."""
+        """The first cubes of the walk, up to the number to hide."""
         (blocks, rows, columns), wanted = grid, self._hidden_cubes(math.prod(grid))
         block, row, column = (side // 2 for side in grid)
         seen = {(block * rows + row) * columns + column: None}
@@ -175,7 +175,7 @@ class WalkMasker(CubeMasker):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskConfig(Config):
-    """Which cubes are hidden; see `CubeMasker`."""
+    """Settings of a mask; see `CubeMasker`."""
 
     strategy: Literal["cube", "spatial", "temporal", "walk"] = "cube"  # MLR, MLR-S, MLR-T, MOOSS
     cube: tuple[int, int, int] = (8, 10, 10)  # k × h × w; spatial ignores k, temporal h and w
@@ -188,7 +188,7 @@ class MaskConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.build()  # refuses impossible values now
+        self.build()  # raises ValueError for impossible values
         self.build(of="features")
 
     def build(self, *, of: Literal["pixels", "features"] = "pixels") -> CubeMasker:
@@ -212,7 +212,7 @@ class MaskConfig(Config):
 
 @lru_cache(maxsize=16)
 def _cube_of(sides: tuple[int, int, int], grid: tuple[int, int, int], device: torch.device) -> Tensor:
-    """For every place (K, H, W), the cube it lies in (nearest neighbour, as the released code enlarges its grid)."""
+    """The index of each pixel's cube, (K, H, W), by nearest neighbour, as the released code enlarges its grid."""
     step, row, column = (
         torch.arange(side, device=device) * cells // side for side, cells in zip(sides, grid, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Modules of another owner: a slow copy of one, and one that is borrowed."""
+"""Wrappers for modules that another object owns: a slow copy, and a borrowed module."""
 
 import copy
 from collections.abc import Iterable
@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 
 class Momentum(nn.Module):
-    """copy ← m·copy + (1 − m)·online (paper, equation 1). Never receives a gradient; m = 0 is a plain copy."""
+    """copy ← m·copy + (1 − m)·online (paper, equation 1). The copy never receives a gradient; m = 0 is a plain copy."""
 
     def __init__(self, online: nn.Module, momentum: float) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
             raise ValueError(
-                f"momentum={momentum} must be in [0, 1): the share of the old weights that stays. The paper uses 0.95."
+                f"momentum={momentum} must be in [0, 1): the share of the old weights to keep. The paper uses 0.95."
             )
         self.momentum = momentum
-        self.stop: Tensor | None = None  # on an accelerator: 1 where the copy must stay as it is, see `Guard`
-        self._online = (online,)  # in a tuple: borrowed, so not registered as a part of this module
+        self.stop: Tensor | None = None  # on an accelerator: 1 if the copy must not change, see `Guard`
+        self._online = (online,)  # in a tuple, so that it is not registered as a submodule
         self.copy = copy.deepcopy(online).requires_grad_(False)
 
     @torch.no_grad()
@@ -44,13 +44,13 @@ class Momentum(nn.Module):
             torch._foreach_copy_(slow, fast)
 
     def restart(self, online: nn.Module) -> None:
-        """Become an exact copy again, if this is the module that it follows."""
+        """Copy `online` exactly again, if it is the module that this copy follows."""
         if online is self._online[0]:
             self.copy.load_state_dict(online.state_dict())
 
 
 class Borrowed(nn.Module):
-    """A module of another owner: called, but not registered, so only its owner saves and trains its parameters."""
+    """Call a module that another object owns, without registering it: only the owner saves and trains its parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -3,23 +3,23 @@
 import torch
 from torch import Tensor
 
-# Devices whose tensors are on the host, or have no data.
+# Devices whose tensors are on the host or have no data.
 HOSTS = ("cpu", "meta")
 
 
 def pinned(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Where a copy to the device can run while the host goes on: for an accelerator, in pinned memory."""
+    """The tensor in pinned memory, so that its copy to an accelerator does not block the host; unchanged for a CPU."""
     stays = tensor.device.type not in HOSTS or torch.device(device).type in HOSTS
     return tensor if stays else tensor.pin_memory()
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor on that device, without waiting for the copy."""
+    """Copy the tensor to the device without waiting."""
     return pinned(tensor, device).to(device, non_blocking=True)
 
 
 class Arriving:
-    """The present value of a tensor, on its way to the host."""
+    """The current value of a tensor, being copied to the host."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._event: torch.Event | None = None
@@ -33,7 +33,7 @@ class Arriving:
         return self._event is None or self._event.query()
 
     def value(self) -> Tensor:
-        """Wait for it."""
+        """Wait for the copy and return it."""
         if self._event is not None:
             self._event.synchronize()
         return self._value

@@ -1,4 +1,4 @@
-"""Transition models: the next latent state, from a latent state and an action."""
+"""Transition models: predict the next latent state from a latent state and an action."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Transition(Protocol):
-    """(N, d), (N, A) → (N, d)."""
+    """The next latent states: (N, d), (N, A) → (N, d)."""
 
     def __call__(self, states: Tensor, actions: Tensor) -> Tensor: ...
 
@@ -33,8 +33,8 @@ class VectorTransition(nn.Module):
 class MapTransition(nn.Module):
     """For feature maps that an encoder flattens (SPR and PlayVirtual on Atari): actions are planes beside the map's channels.
 
-    76 288 and 84 352 parameters for 64 channels and 4 and 18 actions. The batch norm always uses the batch's own statistics, so it
-    keeps none.
+    76 288 and 84 352 parameters for 64 channels and 4 and 18 actions. The batch norm always uses the statistics of the current
+    batch and keeps no running ones.
     """
 
     def __init__(self, feature_shape: tuple[int, int, int], action_dim: int, *, epsilon: float = 1e-5) -> None:
