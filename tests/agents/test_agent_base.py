@@ -234,7 +234,7 @@ def test_an_objective_alone_does_not_wait_for_its_turn(make):
 
 @each_agent
 def test_an_agent_without_an_objective_cannot_learn_from_it_alone(make):
-    with pytest.raises(ValueError, match="no objective to learn from alone"):
+    with pytest.raises(ValueError, match="has no objective, so update_objective has nothing to do"):
         build(make()).update_objective(lived_through(make()))
 
 

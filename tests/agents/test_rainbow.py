@@ -723,7 +723,7 @@ def test_a_q_loss_that_is_not_finite_leaves_the_priorities_as_they_were():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"atoms": 1}, "atoms=1 must be at least 2; returns=scalar has no distribution at all"),
+        ({"atoms": 1}, "atoms=1 must be at least 2; use returns=scalar for no distribution"),
         ({"hidden": 0}, "hidden=0 must be positive"),
         ({"support": -1.0}, "support=-1.0 must be positive"),
         ({"updates_per_decision": 0}, "updates_per_decision=0 must be positive"),
@@ -754,7 +754,7 @@ def test_an_impossible_config_is_refused(change: dict[str, object], message: str
 
 def test_an_encoder_has_as_many_kernels_and_strides_as_layers():
     for change in ({"filters": (8, 8)}, {"kernels": (8, 4)}, {"strides": (4,)}):
-        with pytest.raises(ValueError, match="must name as many layers each"):
+        with pytest.raises(ValueError, match="must be equally long"):
             NatureEncoderConfig(**change)  # type: ignore[arg-type]
 
 
@@ -780,5 +780,5 @@ def test_an_exponent_beyond_1_is_refused():
     "layers", [{"filters": (0, 8, 8)}, {"strides": (0, 2, 1)}, dict.fromkeys(("filters", "kernels", "strides"), ())]
 )
 def test_an_encoder_without_layers_or_with_empty_ones_is_refused(layers):
-    with pytest.raises(ValueError, match="at least one layer, with numbers of at least 1"):
+    with pytest.raises(ValueError, match="at least one entry each, all at least 1"):
         NatureEncoderConfig(**layers)

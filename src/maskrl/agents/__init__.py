@@ -1,1 +1,1 @@
-"""Agents: they act, and learn from a replay."""
+"""Agents: act in environments and learn from a replay."""

@@ -1,4 +1,4 @@
-"""What an agent is, what it needs to know of an environment, and what its config answers."""
+"""The base classes of agents and of their configs, and the spaces of an environment."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -27,28 +27,28 @@ from maskrl.replay.buffer import Draw, Replay, Transitions
 
 Metrics = dict[str, Tensor]  # detached scalars on the agent's device, keys "<part>/<what>"
 ADVICE = "Lower agent.learning_rate, and look for rewards that are not finite or very large."
-Vectors = NDArray[np.float32]  # (N, V), the numbers beside N observations
-Action = NDArray[np.float32] | np.int64  # what an environment takes: a vector within [-1, 1], or a number
+Vectors = NDArray[np.float32]  # (N, V), the vector observations beside N pictures
+Action = NDArray[np.float32] | np.int64  # an environment's action: a vector within [-1, 1], or an index
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """What an environment shows and takes."""
+    """The shapes of an environment's observations and actions."""
 
     obs: tuple[int, int, int]  # (C, H, W) of a stack of frames
     action_dim: int  # width of a continuous action, or number of discrete ones
     discrete: bool
-    vector: int = 0  # numbers beside the picture
+    vector: int = 0  # length of the vector observation beside the picture
 
     def random_action(self, generator: np.random.Generator) -> Action:
-        """Uniform over the space."""
+        """An action drawn uniformly."""
         if self.discrete:
             return generator.integers(self.action_dim, dtype=np.int64)
         action: NDArray[np.float32] = generator.uniform(-1, 1, self.action_dim).astype(np.float32)
         return action
 
     def as_vector(self, action: Action) -> NDArray[np.float32]:
-        """(A,), as replay and objectives know it: a discrete action is one-hot."""
+        """The action as replay and objectives use it, (A,): one-hot if it is discrete."""
         return np.asarray(np.arange(self.action_dim) == action if self.discrete else action, np.float32)
 
     @classmethod
@@ -73,8 +73,8 @@ class Spaces:
 class Generators:
     """A random stream for each purpose, on the update's device.
 
-    Methods with the same seed share what they can: the objective draws from a stream of its own, so that the agent's exploration
-    and augmentation are the same with and without it. The noise inside updates comes from torch's own generator.
+    The objective has its own stream, so that an agent's exploration and augmentation are the same with and without it, for the same
+    seed. The noise inside updates comes from torch's own generator.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -96,11 +96,10 @@ def _seed_of(seed: int, purpose: int) -> int:
 
 
 class PolicyNetwork(nn.Module):
-    """Raw observations (N, C, H, W) uint8, and numbers beside them (N, V) if there are some, to actions, the same every time in
-    evaluation mode.
+    """Maps observations (N, C, H, W) uint8, and vector observations (N, V) if there are any, to actions.
 
-    Evaluation, loading and export share it. `outputs` is what exploration adds to, `choose` picks the best action. Its parts have
-    the names that they have among the modules of the agent's state.
+    It is deterministic in evaluation mode. Evaluation, loading and export share it. Exploration adds noise to `outputs`; `choose`
+    picks the best action. Its parts have the same names as in the agent's state.
     """
 
     def __init__(self, encoder: Encoder, crop: int | None) -> None:
@@ -109,7 +108,7 @@ class PolicyNetwork(nn.Module):
         self.centre = nn.Identity() if crop is None else CenterCrop(crop)
 
     def pixels(self, obs: Tensor) -> Tensor:
-        """What the encoder sees of them."""
+        """The encoder's input for these observations."""
         pixels: Tensor = self.centre(obs)
         return pixels.float() / 255
 
@@ -124,7 +123,7 @@ class PolicyNetwork(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: NDArray[np.uint8], vectors: Vectors | None = None) -> NDArray[Any]:
-        """The best action for each observation (N, C, H, W), with its numbers (N, V) if there are some."""
+        """The best action for each observation (N, C, H, W), with vector observations (N, V) if there are any."""
         was_training = self.training
         self.eval()
         actions: NDArray[Any] = self(self.on_device(obs), self.beside(vectors)).cpu().numpy()
@@ -138,7 +137,7 @@ class PolicyNetwork(nn.Module):
         return None if vectors is None else self.on_device(vectors)
 
     def load_agent_state(self, state: Mapping[str, Any]) -> None:
-        """Take its parts out of an agent's `state_dict`."""
+        """Load the policy's parts from an agent's `state_dict`."""
         for name, module in self.named_children():
             if name in state["modules"]:
                 module.load_state_dict(state["modules"][name])
@@ -150,21 +149,21 @@ class PolicyNetwork(nn.Module):
 
 
 class Drawn(NamedTuple):
-    """What an update learns from."""
+    """The data of one update."""
 
-    draw: Draw  # where it was read
+    draw: Draw  # the places in the replay
     batch: Transitions
-    clip: Clip | None = None  # the objective's
-    weights: Tensor | None = None  # (B,), of the transitions in the loss
+    clip: Clip | None = None  # for the objective
+    weights: Tensor | None = None  # (B,), importance weights of the transitions
 
     def to(self, device: torch.device) -> "Drawn":
-        """The material on that device; pinned memory is copied without waiting."""
+        """Copy all tensors to the device; from pinned memory without waiting."""
         clip = None if self.clip is None else self.clip.to(device)
         weights = None if self.weights is None else sent(self.weights, device)
         return Drawn(self.draw, self.batch.to(device), clip, weights)
 
     def pinned(self, device: torch.device) -> "Drawn":
-        """The material in memory that can be copied to the device without waiting."""
+        """The same data in pinned memory, for copies to the device without waiting."""
         if device.type in HOSTS:
             return self
         clip = None if self.clip is None else self.clip.pinned(device)
@@ -184,24 +183,24 @@ class Learned(NamedTuple):
     """The results of an update, on the device."""
 
     metrics: Metrics
-    errors: Tensor | None = None  # (B,), of the transitions, for their priorities
+    errors: Tensor | None = None  # (B,), for the transitions' priorities
 
     def kept(self) -> "Learned":
-        """A copy of the metrics, which stays when the memory is written again."""
+        """A copy of the metrics that stays valid when a graph writes to their memory again."""
         return self._replace(metrics=dict(zip(self.metrics, _stacked(self.metrics).unbind(), strict=True)))
 
 
 class Agent:
-    """The base of every agent. It draws what it needs from the replay; the loop knows neither losses nor objectives.
+    """The base of every agent. An agent draws its batches from the replay; the loop knows neither losses nor objectives.
 
-    A subclass writes `explore` and `update_objective`, and names in `modules` and `optimizers` all that is saved. It writes both
-    halves of an update, `reading` for the host and `learn` for the device, which sends no value back; or an `update` of its own.
+    A subclass defines `explore` and `update_objective`, and names everything to save in `modules` and `optimizers`. It defines both
+    halves of an update, `reading` for the host and `learn` for the device, which returns no value to the host; or its own `update`.
     """
 
     modules: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
     objective: Objective[Any] | None = None
-    auxiliary: AuxiliaryStep | None = None  # where the objective has an optimiser of its own
+    auxiliary: AuxiliaryStep | None = None  # if the objective has its own optimiser
     every: int = 1  # updates per update of the objective
     _captured: Captured | None = None
 
@@ -220,7 +219,7 @@ class Agent:
         return [*self.optimizers.values(), *([] if self.auxiliary is None else self.auxiliary.optimizers)]
 
     def require_finite(self, what: str, value: Tensor) -> None:
-        """Stop before a loss or a gradient that is not finite reaches the weights."""
+        """Stop before a non-finite loss or gradient changes the weights."""
         self.guard.watch(f"The {what} is", value, ADVICE)
 
     def check(self) -> None:
@@ -235,7 +234,7 @@ class Agent:
     def act(
         self, obs: NDArray[np.uint8], vectors: Vectors | None = None, *, explore: bool, clock: Clock
     ) -> NDArray[Any]:
-        """(N, C, H, W) → an action for each: (N, A), or (N,) if they are discrete; without `explore`, those of `policy`."""
+        """(N, C, H, W) → an action for each: (N, A), or (N,) if discrete. Without `explore`, the actions of `policy`."""
         if not explore:
             return self._policy.act(obs, vectors)
         beside = {} if vectors is None else {"vectors": self._policy.on_device(vectors)}
@@ -247,15 +246,15 @@ class Agent:
         raise NotImplementedError
 
     def renew_noise(self) -> None:
-        """Draw new noise for exploring while no updates are made: usually an update draws it."""
+        """Draw new exploration noise. Usually an update does; call this while no updates are made."""
 
     def updates_due(self, clock: Clock) -> int:
-        """How many updates follow the decision made at this time."""
+        """The number of updates after the decision at this time."""
         return self._config.updates_due(clock)
 
     def prepare(self, replay: Replay, updates: int) -> None:
-        """Begin to gather batches for the next updates, as many as the replay allows. Until they are made, nothing may be added."""
-        if type(self).reading is Agent.reading:  # an update of its own
+        """Start gathering batches for the next updates, as far as the replay allows. Add nothing to it until they are made."""
+        if type(self).reading is Agent.reading:  # the agent has its own `update`
             return
         for update in range(self.updates + len(replay.ahead), self.updates + min(updates, replay.ahead.depth)):
             replay.ahead.gather(self.reading(replay, update))
@@ -276,27 +275,27 @@ class Agent:
         return learned.metrics
 
     def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
-        """Draw for the update of this number now; the function that is returned reads, perhaps in another thread."""
+        """Draw for the update of this number now; return a function that reads the data, perhaps in another thread."""
         raise NotImplementedError
 
     def learn(self, drawn: Drawn) -> Learned:
-        """What an update does on the device. `updates` is its number."""
+        """The device's half of an update. `self.updates` is its number."""
         raise NotImplementedError
 
     def due(self) -> tuple[bool, ...]:
-        """Which of the parts that take turns run in the next update."""
+        """For each part that does not run in every update, whether it runs in the next one."""
         auxiliary = self.auxiliary
         return self.updates % self.every == 0, auxiliary is not None and auxiliary.moves_copies
 
     def capture(self, record: Record = on_cuda) -> None:
-        """From now on, record updates and replay them."""
+        """Record updates and replay them from now on."""
         self._captured = Captured(self, record)
 
     def _learn(self, drawn: Drawn) -> Learned:
         return self.learn(drawn.to(self.device)) if self._captured is None else self._captured(self.due(), drawn)
 
     def update_objective(self, replay: Replay) -> Metrics:
-        """One update of the objective alone, by the optimiser and with the number of clips of a whole update."""
+        """One update of the objective alone, with the optimiser and the number of clips of a whole update."""
         raise NotImplementedError
 
     def restart_copies(self) -> None:
@@ -307,11 +306,11 @@ class Agent:
                     module.restart(self.encoder)
 
     def own_state(self) -> dict[str, Tensor]:
-        """Tensors that belong to no module."""
+        """Tensors to save that belong to no module."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but torch's own generators."""
+        """The whole state except torch's own generators."""
         self.check()
         return {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
@@ -340,13 +339,13 @@ class Agent:
 
 
 class ReplayNeeds(NamedTuple):
-    """What an agent asks of its replay."""
+    """The properties that an agent needs from its replay."""
 
     priority_exponent: float | None = None  # None: uniform draws
 
 
 class Workload(NamedTuple):
-    """Observations that an update handles."""
+    """The number of observations in an update."""
 
     at_once: int  # in one piece
     drawn: int  # in all
@@ -354,7 +353,7 @@ class Workload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig(Config):
-    """The base of every agent's config: what a recipe's `agent` is."""
+    """The base of every agent's config, the `agent` of a recipe."""
 
     kind: str
     augment: AugmentConfig
@@ -362,22 +361,22 @@ class AgentConfig(Config):
     updates_per_decision: int | float
     batch_size: int
 
-    offers: ClassVar[Offers]  # what it gives to objectives
+    offers: ClassVar[Offers]  # to objectives
 
     def replay_needs(self) -> ReplayNeeds:
         return ReplayNeeds()
 
     def updates_due(self, clock: Clock) -> int:
-        """None in the warm-up; then 2, 1, or at 0.5 one after every second decision."""
+        """The number of updates now: 0 in the warm-up, then `updates_per_decision`; for 0.5, one after every second decision."""
         return self.updates_by(clock.decisions + 1) - self.updates_by(clock.decisions)
 
     def updates_by(self, decisions: int) -> int:
-        """How many updates a run of this many decisions makes."""
-        ratio = Fraction(self.updates_per_decision).limit_denominator(1_000_000)  # 0.1 is a tenth
+        """The number of updates in a run of this many decisions."""
+        ratio = Fraction(self.updates_per_decision).limit_denominator(1_000_000)  # 0.1 becomes exactly 1/10
         return math.floor(max(0, decisions - self.warmup_decisions) * ratio)
 
     def obs_shape(self, spaces: Spaces) -> tuple[int, int, int]:
-        """An observation as the encoder gets it."""
+        """The shape of the encoder's input."""
         (channels, height, width), crop = spaces.obs, self.augment.crop
         return (channels, crop or height, crop or width)
 
@@ -385,36 +384,36 @@ class AgentConfig(Config):
         raise NotImplementedError
 
     def turn(self, objective: ObjectiveConfig | None) -> int:
-        """After this many updates, every part has had its turn and the cycle begins again."""
+        """The period, in updates, after which every part has run and the cycle repeats."""
         return 1 if objective is None else objective.every
 
     def scaled(self, share: float) -> "AgentConfig":
-        """The agent with this share of its batches, at least one of everything."""
+        """The config with batches scaled by this factor, to at least 1 each."""
         raise NotImplementedError
 
     def beside(self, objective: ObjectiveConfig | None) -> "AgentConfig":
-        """The agent with the values that go with an objective, or with none."""
+        """The config with the values for this objective, or for none."""
         return self
 
     def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> Agent:
-        """The agent, initialised by torch's own generator. `seed` is of its `Generators`."""
+        """Build the agent, initialised by torch's own generator. `seed`: for its `Generators`."""
         raise NotImplementedError
 
 
 def require_splittable(objective: Objective[Any], micro_batch: int | None) -> None:
-    """Refuse an explicit micro_batch for an objective that must not be split."""
+    """Raise ValueError if micro_batch is set for an objective that must not be split."""
     if micro_batch is not None and not objective.splits:
         raise ValueError(
-            f"agent.micro_batch={micro_batch}, but the objective {objective.name} couples the clips of a batch, so a batch in "
-            "pieces would be another loss. Use agent.micro_batch=none."
+            f"agent.micro_batch={micro_batch}, but the objective {objective.name} couples the clips of a batch, so splitting "
+            "it would change the loss. Use agent.micro_batch=none."
         )
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
-    """Their values, by one copy: copying each by itself would wait for the device every time."""
+    """The metrics as floats, in one copy: copying each alone would wait for the device every time."""
     return dict(zip(metrics, _stacked(metrics).tolist(), strict=True)) if metrics else {}
 
 
 def _stacked(metrics: Metrics) -> Tensor:
     values = list(metrics.values())
-    return torch.stack([value.to(values[0].device) for value in values])  # an objective may have made one on the host
+    return torch.stack([value.to(values[0].device) for value in values])  # an objective's may be on the host

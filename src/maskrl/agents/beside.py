@@ -1,4 +1,4 @@
-"""Shared by agents whose objective has an optimiser of its own, beside the agent's."""
+"""Code shared by agents whose objective has its own optimiser."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ CPU_MICRO_BATCH = 128
 
 
 class BesideConfig(AgentConfig):
-    """Shared by the configs of such agents. A subclass has the annotated fields."""
+    """The base of these agents' configs. A subclass defines the annotated fields."""
 
     discount: float
     auxiliary: AuxiliaryConfig
-    micro_batch: int | None  # observations per piece; None: what suits the device
+    micro_batch: int | None  # observations per piece; None: chosen by device
 
     def micro_batch_on(self, device: torch.device) -> int | None:
-        """How many observations are computed at once; None: all. The maps of a piece should fit into a CPU's cache.
+        """The number of observations per piece; None: all at once. The maps of a piece should fit into a CPU's cache.
 
-        The size follows a rule and no measurement, although that would gain a few percent: rounding depends on the pieces, and
-        the same seed must give the same run.
+        The size is a fixed rule, although measuring would gain a few percent: rounding depends on the pieces, and the same seed
+        must give the same run.
         """
         return self.micro_batch or (CPU_MICRO_BATCH if device.type == "cpu" else None)
 
@@ -55,7 +55,7 @@ class BesideConfig(AgentConfig):
 
 @dataclass(frozen=True)
 class Beside:
-    """An objective beside an agent."""
+    """An objective and how it is optimised beside an agent."""
 
     auxiliary: AuxiliaryStep | None = None  # its optimiser; None: there is no objective
     when: When = "after_critic"
@@ -72,7 +72,7 @@ class Beside:
 
 
 class LearnsBeside(Agent):
-    """Reads batches and clips, and runs the objective in its place."""
+    """Reads batches and clips, and runs the objective at its place in the update."""
 
     n_step = 1  # of the returns
 
@@ -84,13 +84,13 @@ class LearnsBeside(Agent):
         generators: Generators,
         device: torch.device,
         *,
-        once: bool = True,  # whether an update augments a batch once
+        once: bool = True,  # whether an update augments each batch only once
     ) -> None:
         super().__init__(config, policy, generators, device)
         self._beside_config, self.auxiliary, self.when, self.every = config, beside.auxiliary, beside.when, beside.every
         self.objective = None if beside.auxiliary is None else beside.auxiliary.objective
         self.needs = Needs() if self.objective is None else self.objective.needs
-        # In place, unless the batch is read again: by the objective, or for another view.
+        # Augment in place, unless the batch is used again: by the objective, or for another view.
         self.augment = config.augment.build(generators.augment, inplace=once and not self.needs.policy_batch)
 
     def reading(self, replay: Replay, update: int) -> Callable[[], Drawn]:
@@ -105,19 +105,19 @@ class LearnsBeside(Agent):
         return read
 
     def _clips(self, replay: Replay) -> Callable[[], Clip] | None:
-        """Draw clips for the objective, if it needs some; the function that is returned reads them."""
+        """Draw clips for the objective, if it needs any; return a function that reads them."""
         steps = self.needs.clip_length
         if not steps:
             return None
         clips = self._beside_config.auxiliary.clips
         try:
             draw = replay.draw(clips, span=steps, purpose="clips")
-        except NothingToDrawError:  # no episode is so long: clips reach past its end, and what lies there is masked
+        except NothingToDrawError:  # no episode is long enough: clips reach past its end, masked there
             draw = replay.draw(clips, span=steps, whole=False, purpose="clips")
         return lambda: replay.clips(draw, length=steps)
 
     def learn_beside(self, place: When, clip: Clip | None, batch: PolicyBatch) -> Metrics:
-        """Optimise the objective, if this is its place in the update and its turn."""
+        """Update the objective, if it runs at this place and is due."""
         if self.auxiliary is None or self.when != place or self.updates % self.every:
             return {}
         with self.watch("objective"):
@@ -125,7 +125,9 @@ class LearnsBeside(Agent):
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.auxiliary is None:
-            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
+            raise ValueError(
+                "This agent has no objective, so update_objective has nothing to do. Build the agent with one."
+            )
         batch = None
         if self.needs.policy_batch:
             obs = replay.transitions(replay.draw(self._beside_config.batch_size)).to(self.device).obs
@@ -134,6 +136,6 @@ class LearnsBeside(Agent):
         return self.auxiliary(None if clips is None else clips().to(self.device), batch)
 
     def pieces(self, n: int) -> Iterator[slice]:
-        """Pieces of a batch small enough for the cache; their gradients add up to the whole batch's."""
+        """Slices of a batch that fit into the cache; their gradients add up to the whole batch's."""
         size = self._beside_config.micro_batch_on(self.device) or n
         return (slice(start, start + size) for start in range(0, n, size))

@@ -1,8 +1,8 @@
 """Updates recorded as CUDA graphs: the host launches one graph instead of a thousand operations, with the same results.
 
-A graph repeats what was recorded, with the same memory and the same numbers of Python. So batches are copied to where the recorded
-ones were, learning rates are tensors, nothing in between asks the device for a value, and an update whose parts run by turns is
-recorded once for every combination of them.
+A graph repeats the recorded operations with the same memory and the same Python numbers. So batches are copied into the memory of
+the recorded ones, learning rates are tensors, no operation reads a value back from the device, and an update whose parts do not all
+run every time is recorded once for each combination of parts.
 """
 
 from collections.abc import Callable, Hashable
@@ -21,12 +21,12 @@ Record = Callable[["Agent", Learn], Learn]
 
 @dataclass
 class _Variant:
-    static: "Drawn"  # where every batch of this variant is copied to
+    static: "Drawn"  # every batch of this variant is copied into it
     replay: Learn | None = None  # None: not recorded yet
 
 
 class Captured:
-    """An agent's `learn`, recorded by variant. The first update of one runs as it is: it chooses kernels and makes moments."""
+    """An agent's recorded `learn`, by variant. A variant's first update is not recorded: it chooses kernels and creates moments."""
 
     def __init__(self, agent: "Agent", record: Record) -> None:
         self._agent, self._record, self._variants = agent, record, dict[Hashable, _Variant]()
@@ -44,7 +44,7 @@ class Captured:
 
 
 def on_cuda(agent: "Agent", learn: Learn) -> Learn:
-    """Record it, which computes nothing."""
+    """Record `learn` as a CUDA graph, without computing anything."""
     graph, guard = torch.cuda.CUDAGraph(), agent.guard
     for generator in vars(agent.generators).values():
         graph.register_generator_state(generator)

@@ -1,13 +1,13 @@
-"""DrQ-v2 (Yarats et al., ICLR 2022): deterministic policy gradients from shifted pixels. The file follows the data.
+"""DrQ-v2 (Yarats et al., ICLR 2022): deterministic policy gradients from shifted pixels.
 
 An actor explores with Gaussian noise that falls with the decisions made. A critic of two Q functions learns from returns of three
-steps and trains the convolutions. Only the critic has a slow copy: next observations go through the convolutions in training.
+steps and trains the convolutions. Only the critic has a slow copy: next observations are encoded by the trained convolutions.
 
-Departures from the released code (docs/fidelity.md has them with their reasons):
+Departures from the released code (reasons in docs/fidelity.md):
 
-- Transitions are drawn uniformly, those of the running episode, too. The released code draws a finished episode, then a step.
+- Transitions are drawn uniformly, including those of the running episode. The released code draws a finished episode, then a step.
 - True terminations end a return. The released environment turns a discount of 0 into 1.
-- One Adam steps convolutions and critic; with equal rates that is what its two do.
+- One Adam steps convolutions and critic; with equal learning rates, the released code's two do the same.
 - Shifts copy whole pixels. The released code samples bilinearly at whole pixels, which is the same up to rounding.
 """
 
@@ -32,7 +32,7 @@ from maskrl.objectives.base import Host, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.replay.buffer import Replay, Transitions
 
-EDGE = 1 - 1e-6  # of the actions that noise may lead to
+EDGE = 1 - 1e-6  # largest magnitude of actions with noise
 
 
 # ── Acting ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +96,7 @@ class DrQv2(LearnsBeside):
             name: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
             for name, parameters in learned.items()
         }
-        self.noise = torch.zeros((), device=device)  # σ of the running update, where the device reads it
+        self.noise = torch.zeros((), device=device)  # σ of the current update, on the device
         self.protect()
 
     def explore(self, obs: Tensor, clock: Clock, vectors: Tensor | None = None) -> Tensor:
@@ -124,7 +124,7 @@ class DrQv2(LearnsBeside):
         return Learned(metrics | self.learn_beside("last", *beside))
 
     def update_critic(self, obs: View, batch: Transitions, next_obs: View) -> Metrics:
-        """Towards R + γⁿ·min Q̄(o', a') with a' = μ(o') and clipped noise; the convolutions learn with it."""
+        """Update the critic towards R + γⁿ·min Q̄(o', a') with a' = μ(o') plus clipped noise, and the convolutions with it."""
         actions = batch.actions
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         self.optimizers["critic"].zero_grad()
@@ -144,7 +144,7 @@ class DrQv2(LearnsBeside):
         return {"critic/loss": total, "critic/q": value}
 
     def update_actor(self, obs: View, vectors: Tensor | None = None) -> Metrics:
-        """Towards higher min Q(o, a). What the actor sees carries no gradient."""
+        """Update the actor towards higher min Q(o, a). Its input carries no gradient."""
         n, total = len(obs.gain), torch.zeros((), device=self.device)
         self.optimizers["actor"].zero_grad()
         for piece in self.pieces(n):
@@ -160,7 +160,7 @@ class DrQv2(LearnsBeside):
         return {"actor/loss": total, "actor/noise": self.noise.clone()}
 
     def noisy(self, actions: Tensor) -> Tensor:
-        """Actions with noise of at most `noise_clip`; beyond the edge the gradient still passes."""
+        """Actions plus noise of at most `noise_clip`, clamped; the clamp lets the gradient pass."""
         draw = torch.randn_like(actions)
         moved = actions + (self.noise * draw).clamp(-self.config.noise_clip, self.config.noise_clip)
         return moved + (moved.clamp(-EDGE, EDGE) - moved).detach()
@@ -174,7 +174,7 @@ ENCODER = ControlEncoderConfig(filters=32, convolution_init="orthogonal", squash
 
 @dataclass(frozen=True, kw_only=True)
 class DrQv2Config(BesideConfig):
-    """The authors' values for easy tasks; `recipes.dmcontrol` has those of the others."""
+    """The authors' values for easy tasks; `recipes.dmcontrol` has those for other tasks."""
 
     offers: ClassVar[Offers] = Offers(
         places=("after_critic", "last"), lacks=("q_projection", "target_encoder", "latent_maps")
@@ -190,15 +190,15 @@ class DrQv2Config(BesideConfig):
     n_step: int = 3
     discount: float = 0.99
     learning_rate: float = 1e-4
-    momentum: float = 0.99  # what the critic's slow copy keeps
+    momentum: float = 0.99  # of the critic's slow copy
     noise: float = 1.0  # σ at the start
     final_noise: float = 0.1
-    noise_decisions: int = 100_000  # over which σ falls
-    noise_clip: float = 0.3  # of the noise in updates
+    noise_decisions: int = 100_000  # until σ reaches its end
+    noise_clip: float = 0.3  # limit of the noise in updates
     auxiliary: AuxiliaryConfig = field(
         default_factory=lambda: AuxiliaryConfig(clips=32, learning_rate=1e-4, schedule="constant")
     )
-    micro_batch: int | None = None  # observations per piece; None: what suits the device
+    micro_batch: int | None = None  # observations per piece; None: chosen by device
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +209,7 @@ class DrQv2Config(BesideConfig):
             raise ValueError(f"discount={self.discount} must be in (0, 1]; the paper uses 0.99.")
 
     def noise_at(self, decisions: float) -> float:
-        """σ: from its start to its end in a line."""
+        """σ, falling linearly from its start to its end."""
         share = min(1.0, decisions / self.noise_decisions)
         return self.noise + share * (self.final_noise - self.noise)
 

@@ -14,7 +14,7 @@ from maskrl.nn.encoders import ControlEncoder, Encoder, ImpalaEncoder, NatureEnc
 Shape = tuple[int, int, int]  # (C, H, W) of an observation
 Factory = Callable[[Shape], nn.Module]
 
-# Factories that were given from Python in this process, by name: a recipe is text, and cannot hold them.
+# Factories passed from Python in this process, by name: a recipe is text and cannot hold them.
 _given: dict[str, Factory] = {}
 
 
@@ -29,7 +29,7 @@ class EncoderConfig(Config):
 
     @property
     def squashes(self) -> bool:
-        """Whether latent states end in a tanh; the actor's own then do so, too."""
+        """Whether a tanh ends the encoder, and then also the actor's own layer."""
         return False
 
     @property
@@ -38,7 +38,7 @@ class EncoderConfig(Config):
         return True
 
     def with_linear_init(self, linear_init: str) -> "EncoderConfig":
-        """The same config with the initialisation of the linear layer that an objective asks for, if it has that choice."""
+        """The config with this initialisation of the linear layer, if the encoder has that option."""
         return self
 
 
@@ -52,7 +52,7 @@ class ControlEncoderConfig(EncoderConfig):
     strides: tuple[int, ...] = (2, 1, 1, 1)
     convolution_init: Literal["delta_orthogonal", "orthogonal"] = "delta_orthogonal"
     linear_init: Literal["orthogonal", "truncated_normal"] = "orthogonal"  # MLR's recipes set truncated_normal
-    squash: bool = False  # True: a tanh at the end, and in the actor's own layer, too (SAC+AE, DrQ)
+    squash: bool = False  # True: a tanh at the end, also of the actor's own layer (SAC+AE, DrQ)
     centre: bool = False  # True: pixels in [-½, ½] (DrQ-v2)
 
     @property
@@ -74,21 +74,21 @@ class NatureEncoderConfig(EncoderConfig):
     filters: tuple[int, ...] = (32, 64, 64)
     kernels: tuple[int, ...] = (8, 4, 3)
     strides: tuple[int, ...] = (4, 2, 1)
-    renormalise: bool = True  # False: the map as it is (CURL)
-    dropout: float = 0.0  # after every convolution, in updates alone (SPR without augmentation)
+    renormalise: bool = True  # False: leave the map unscaled (CURL)
+    dropout: float = 0.0  # after every convolution, in updates only (SPR without augmentation)
     latent_dim: int | None = None  # a linear layer of this width and a norm at the end; None: the map itself
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "latent_dim")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must lie in [0, 1): it is the share of units that are left out.")
+            raise ValueError(f"dropout={self.dropout} must lie in [0, 1): it is the share of units that are dropped.")
         if not len(self.filters) == len(self.kernels) == len(self.strides):
             raise ValueError(
-                f"filters={self.filters}, kernels={self.kernels} and strides={self.strides} must name as many layers each."
+                f"filters={self.filters}, kernels={self.kernels} and strides={self.strides} must be equally long."
             )
         if min((*self.filters, *self.kernels, *self.strides), default=0) < 1:
-            raise ValueError("filters, kernels and strides must name at least one layer, with numbers of at least 1.")
+            raise ValueError("filters, kernels and strides must have at least one entry each, all at least 1.")
 
     def build(self, obs_shape: Shape) -> NatureEncoder:
         return NatureEncoder(obs_shape, **_values(self))
@@ -99,14 +99,14 @@ class ImpalaEncoderConfig(EncoderConfig):
     """See `ImpalaEncoder`."""
 
     kind: Literal["impala"] = "impala"
-    filters: tuple[int, ...] = (16, 32, 32)  # of each stage, which halves a frame's sides
+    filters: tuple[int, ...] = (16, 32, 32)  # per stage; each stage halves the sides of the map
     latent_dim: int | None = None  # as for nature
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "latent_dim")
         if min(self.filters, default=0) < 1:
-            raise ValueError(f"filters={self.filters} must name at least one stage, with numbers of at least 1.")
+            raise ValueError(f"filters={self.filters} must have at least one entry, all at least 1.")
 
     def build(self, obs_shape: Shape) -> ImpalaEncoder:
         return ImpalaEncoder(obs_shape, **_values(self))
@@ -117,14 +117,14 @@ class OwnEncoderConfig(EncoderConfig):
     """A user's module: `maskrl.recipe(…, encoder=MyEncoder)`. See `OwnEncoder`."""
 
     kind: Literal["own"] = "own"
-    name: str  # of the class or function that makes it
+    name: str  # of the class or function that builds it
 
     @classmethod
     def of(cls, factory: Factory) -> "OwnEncoderConfig":
         if not callable(factory) or isinstance(factory, nn.Module):
             raise TypeError(
                 f"encoder={type(factory).__name__}: expected a class or function that takes the shape (C, H, W) of an observation "
-                "and returns an nn.Module. An agent makes it more than once, so pass the class and not a module."
+                "and returns an nn.Module. An agent builds it more than once, so pass the class, not a module."
             )
         name = f"{factory.__module__}.{getattr(factory, '__qualname__', type(factory).__name__)}"
         _given[name] = factory
@@ -138,7 +138,7 @@ class OwnEncoderConfig(EncoderConfig):
         factory = _given.get(self.name)
         if factory is None:
             raise RunError(
-                f"This run's encoder is {self.name} of a Python program, which maskrl does not import by itself. Pass it: "
+                f"This run's encoder is {self.name}, a class of your own, which maskrl does not import by itself. Pass it: "
                 f"maskrl.load(run, encoder={self.name.rpartition('.')[2]}), or maskrl.recipe(…, encoder=…) to train."
             )
         return OwnEncoder(factory(obs_shape), obs_shape, self.name)

@@ -1,14 +1,14 @@
 """Rainbow from pixels as in SPR and MLR on Atari-100k, with an objective in one joint loss or without (the paper's Baseline).
 
-Distributional, dueling, double Q-learning with noisy layers, prioritised replay and returns of several steps. Each of these is a
-value of `RainbowConfig`, so plainer relatives (data-efficient Rainbow, DQN, DrQ) are recipes, not agents.
+Distributional, dueling, double Q-learning with noisy layers, prioritised replay and n-step returns. Each of these is a setting of
+`RainbowConfig`, so simpler variants (data-efficient Rainbow, DQN, DrQ) are recipes, not agents.
 
 An objective learns from clips that begin at the drawn transitions, with the same importance weights, in the same Adam step. Its
-projection is made of the Q head's own first layers, which therefore learn from it, too.
+projection consists of the Q head's first layers, which therefore learn from it, too.
 
-Departures from the released code: the bootstrap is cut by a termination anywhere within the n steps (`late_ends`), constant
-feature maps do not divide by zero, fewer of the newest steps are left out of a draw (max(n, K) instead of 1 + n + K), actions past
-the end of an episode are zero, and the decoder is not copied into the target network, which never reads it.
+Departures from the released code: a termination anywhere within the n steps cuts the bootstrap (`late_ends`), constant feature
+maps do not divide by zero, draws leave out fewer of the newest steps (max(n, K) instead of 1 + n + K), actions past the end of an
+episode are zero, and the decoder is not copied into the target network, which never uses it.
 """
 
 import math
@@ -43,7 +43,7 @@ from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, O
 from maskrl.objectives.step import optimizer_groups
 from maskrl.replay.buffer import PrioritiesError, Replay, Transitions
 
-# ── What a Q function predicts ────────────────────────────────────────────────────────────────────────────────────────
+# ── Outputs of a Q function ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Categorical(nn.Module):
@@ -61,9 +61,9 @@ class Categorical(nn.Module):
         return outputs.softmax(dim=-1) @ self.atoms
 
     def target(self, rewards: Tensor, discounts: Tensor, next_outputs: Tensor) -> Tensor:
-        """(B,), (B,), (B, width) → what the outputs of reward + discount · return should be, (B, width).
+        """(B,), (B,), (B, width) → the target distribution of reward + discount · return, (B, width).
 
-        The atoms move to reward + discount · atom; what lies between two atoms is shared out by nearness.
+        The atoms move to reward + discount · atom; mass between two atoms is split in proportion to nearness.
         """
         moved = (rewards[:, None] + discounts[:, None] * self.atoms).clamp(self.low, self.high)  # (B, from)
         gap = (self.high - self.low) / (self.width - 1)
@@ -74,13 +74,13 @@ class Categorical(nn.Module):
         return -(target * outputs.log_softmax(dim=-1)).sum(dim=-1)
 
     def surprise(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The priority of a transition before its exponent, (B,): KL(target ‖ outputs), with the released code's floor."""
+        """The priorities before the exponent, (B,): KL(target ‖ outputs), with the released code's floor."""
         floored = target.clamp(min=1e-6)
         return (floored * (floored.log() - outputs.log_softmax(dim=-1))).sum(dim=-1)
 
 
 class Scalar(nn.Module):
-    """The expected return alone (DQN); the same methods as `Categorical`."""
+    """The expected return only (DQN); the same methods as `Categorical`."""
 
     width = 1
 
@@ -112,7 +112,7 @@ class QHead(nn.Module):
         *,
         dueling: bool,
         layer: Callable[[int, int], nn.Module],
-        vector: int = 0,  # numbers beside a latent state
+        vector: int = 0,  # length of the vector observation
     ) -> None:
         super().__init__()
         self.actions, self.width = actions, width
@@ -121,9 +121,9 @@ class QHead(nn.Module):
         self.last = nn.ModuleList(layer(hidden, n) for n in outputs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(N, d), or (N, d + V) with numbers beside the states → (N, A, width)."""
+        """(N, d), or (N, d + V) with vector observations → (N, A, width)."""
         if len(self.last) == 2:
-            # Two streams send their gradients back: scaled by 1/√2, they together have the size of one (Wang et al., 2016).
+            # Both streams send gradients back; scaled by 1/√2, their sum has the size of one (Wang et al., 2016).
             states = states.detach() + (states - states.detach()) / math.sqrt(2)
         streams = [last(F.relu(first(states))) for first, last in zip(self.first, self.last, strict=True)]
         outputs: Tensor = streams[-1].unflatten(-1, (self.actions, self.width))
@@ -132,14 +132,14 @@ class QHead(nn.Module):
         return outputs
 
     def resample(self, generator: torch.Generator | None = None) -> None:
-        """Draw new noise for all layers that have some."""
+        """Draw new noise for all noisy layers."""
         resample((layer for layer in self.modules() if isinstance(layer, NoisyLinear)), generator)
 
 
 class FirstLayers(nn.ModuleList):
-    """The first layers of all streams, side by side and without noise: SPR's projection, and the paper's on Atari.
+    """The first layers of all streams, concatenated and without noise: the projection of SPR, and of the paper on Atari.
 
-    An objective knows pictures alone: zeros stand for the numbers beside them.
+    An objective sees pictures only, so vector observations are replaced by zeros.
     """
 
     def __init__(self, vector: int, layers: Iterable[nn.Module]) -> None:
@@ -147,7 +147,7 @@ class FirstLayers(nn.ModuleList):
         self._vector = vector
 
     def forward(self, states: Tensor) -> Tensor:
-        """(N, d) → (N, streams · hidden), the value's first."""
+        """(N, d) → (N, streams · hidden), the value stream first."""
         states = F.pad(states, (0, self._vector)) if self._vector else states
         return torch.cat(
             [layer.mean(states) if isinstance(layer, NoisyLinear) else layer(states) for layer in self], dim=-1
@@ -158,7 +158,7 @@ class FirstLayers(nn.ModuleList):
 
 
 class RainbowPolicy(PolicyNetwork):
-    """The action with the highest expected return. In evaluation mode the head is its mean."""
+    """The action with the highest expected return. In evaluation mode the head has no noise."""
 
     def __init__(self, encoder: Encoder, head: QHead, returns: Categorical | Scalar, crop: int | None) -> None:
         super().__init__(encoder, crop)
@@ -173,7 +173,7 @@ class RainbowPolicy(PolicyNetwork):
 
 
 class Rainbow(Agent):
-    """Built by `RainbowConfig.build`. `learn` is one step of Adam on the sum of both losses."""
+    """Built by `RainbowConfig.build`. `learn` makes one step of Adam on the sum of both losses."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Rainbow(Agent):
         self.modules |= {} if objective is None else {"objective": objective}
         groups = [] if objective is None else objective.parameter_groups()
         own = [*self.encoder.parameters(), *self.head.parameters()]
-        # Groups whose gradients are clipped, each by itself, with the name of its norm among the metrics.
+        # Groups whose gradients are clipped separately, by the metric of their norm.
         self.clipped = [("critic", own), *((group.name, group.parameters) for group in groups if group.clipped)]
         parameters = [*own, *(parameter for group in groups for parameter in group.parameters)]
         self.optimizer = torch.optim.Adam(
@@ -207,7 +207,7 @@ class Rainbow(Agent):
         self.protect()
 
     def epsilon(self, clock: Clock) -> float:
-        """The share of random actions: from 1 to its end over `epsilon_decisions` after the warm-up."""
+        """The share of random actions, falling from 1 to `epsilon` over `epsilon_decisions` after the warm-up."""
         config = self.config
         explored = max(0, clock.decisions - config.warmup_decisions)
         left = max(0.0, 1 - explored / config.epsilon_decisions) if config.epsilon_decisions else 0.0
@@ -215,12 +215,12 @@ class Rainbow(Agent):
 
     @property
     def correction(self) -> float:
-        """β, how much of the prioritised draw's bias the weights take out: from its start to 1."""
+        """β, how much of the bias of prioritised draws the weights correct: rises to 1."""
         config = self.config
         return config.correction + (1 - config.correction) * min(1.0, self.updates / config.correction_updates)
 
     def explore(self, obs: Tensor, clock: Clock, vectors: Tensor | None = None) -> Tensor:
-        self._policy.train()  # with noise in the head, which is new after every update
+        self._policy.train()  # the head with its noise, redrawn at every update
         self.encoder.eval()  # but without dropout
         actions: Tensor = self._policy(obs, vectors)
         self.encoder.train()
@@ -252,7 +252,7 @@ class Rainbow(Agent):
         with self.watch("critic"):
             metrics, errors = self.add_q_gradient(batch, weights, obs, next_obs, judged)
         if objective is not None:
-            count = min(config.clips or len(batch), len(batch))  # at the first of the drawn transitions
+            count = min(config.clips or len(batch), len(batch))  # from the first drawn transitions
             material = Material(drawn.clip, PolicyBatch(batch.obs[:count], obs[:count]), self.updates)
             with self.watch("objective"):
                 views = objective.views(material)
@@ -277,7 +277,7 @@ class Rainbow(Agent):
                 stratified=config.stratified,
             )  # fmt: skip
         except PrioritiesError:
-            self.check()  # its error names the cause
+            self.check()  # raises with the cause
             raise
 
         def read() -> Drawn:
@@ -290,9 +290,9 @@ class Rainbow(Agent):
     def add_q_gradient(
         self, batch: Transitions, weights: Tensor, obs: View, next_obs: View, judged: View
     ) -> tuple[Metrics, Tensor]:
-        """Towards the distribution of r + γⁿ·Z̄(o', argmax_a Q(o', a)), each transition by its weight; returns their errors, too.
+        """Add the weighted gradient towards the distribution of r + γⁿ·Z̄(o', argmax_a Q(o', a)); also return each error.
 
-        `judged`: the next observations as the online network sees them, to choose the action (double Q-learning).
+        `judged`: the next observations from which the online network chooses the action (double Q-learning).
         """
         next_pixels = next_obs.pixels()
         judged_pixels = judged.pixels() if self.config.double else next_pixels
@@ -314,7 +314,9 @@ class Rainbow(Agent):
 
     def update_objective(self, replay: Replay) -> Metrics:
         if self.objective is None:
-            raise ValueError("This agent has no objective to learn from alone. Build it with one.")
+            raise ValueError(
+                "This agent has no objective, so update_objective has nothing to do. Build the agent with one."
+            )
         config, length = self.config, self.objective.needs.clip_length
         draw = replay.draw(config.clips or config.batch_size, span=max(1, length), whole=False)
         clip = replay.clips(draw, length=length).to(self.device) if length else None
@@ -329,7 +331,7 @@ class Rainbow(Agent):
         return metrics | self.step(self.objective)
 
     def step(self, objective: Objective[Any] | None) -> Metrics:
-        """Clip each group, then Adam; that is an update."""
+        """Clip each group and step Adam: the end of an update."""
         metrics = self._clip_and_step(objective)
         self.updates += 1
         return metrics
@@ -339,7 +341,7 @@ class Rainbow(Agent):
         for norm in norms:
             self.require_finite("gradient of the loss", norm)
         if objective is not None:
-            # Before the step, as in the released code: a momentum of 0 then lags by one update instead of none.
+            # Before the step, as in the released code: with a momentum of 0, the copy lags by one update.
             objective.update_momentum()
         self.optimizer.step()
         named = zip(self.clipped, norms, strict=True)
@@ -357,7 +359,7 @@ class RainbowConfig(AgentConfig):
     hidden: int = 256  # width of each stream of the Q head
     returns: Literal["categorical", "scalar"] = "categorical"
     atoms: int = 51  # of categorical returns
-    support: float = 10.0  # they lie in [-support, support]
+    support: float = 10.0  # atoms lie in [-support, support]
     noisy_std: float | None = 0.1  # σ₀; None: plain layers
     dueling: bool = True
     double: bool = True
@@ -366,22 +368,22 @@ class RainbowConfig(AgentConfig):
     updates_per_decision: int | float = 2
     batch_size: int = 32
     n_step: int = 10
-    late_ends: bool = True  # False: the bug of the library behind the released code, see Replay.transitions
+    late_ends: bool = True  # False: the bug of the released code's library, see Replay.transitions
     discount: float = 0.99
     learning_rate: float = 1e-4
     adam_epsilon: float = 1.5e-4
-    max_grad_norm: float = 10.0  # of encoder and head together, and of the objective's transformer by itself
+    max_grad_norm: float = 10.0  # of encoder and head together, and of the objective's transformer
     target_every: int = 1  # updates between copies into the target network
     priority_exponent: float | None = 0.5  # ω; None: uniform draws
     priority: Literal["kl", "cross_entropy"] = (
-        "kl"  # of what: the divergence from the target, or the loss itself (CURL)
+        "kl"  # kl: the divergence from the target; cross_entropy: the loss itself (CURL)
     )
-    stratified: bool = False  # True: one draw from each of as many equal shares of the priorities as a batch has (CURL)
-    correction: float = 0.4  # β at the first update; 1 in the end
-    correction_updates: int = 196_000  # until it is 1
-    epsilon: float = 0.0  # the share of random actions in the end; noisy layers explore without
-    epsilon_decisions: int = 0  # over which it falls from 1 after the warm-up
-    clips: int | None = None  # maximum of the objective per update, from the first drawn transitions on; None: all
+    stratified: bool = False  # True: one draw from each of B equal shares of the priorities (CURL)
+    correction: float = 0.4  # β at the first update; it rises to 1
+    correction_updates: int = 196_000  # until β is 1
+    epsilon: float = 0.0  # the final share of random actions; 0 with noisy layers
+    epsilon_decisions: int = 0  # after the warm-up, over which it falls from 1
+    clips: int | None = None  # maximum clips per update, from the first drawn transitions; None: all
     micro_batch: int | None = None  # observations per piece of the objective; None: the whole batch
 
     def __post_init__(self) -> None:
@@ -390,9 +392,11 @@ class RainbowConfig(AgentConfig):
         self.require_positive("adam_epsilon", "max_grad_norm", "target_every", "correction_updates", "clips")
         self.require_positive("micro_batch", "noisy_std", "priority_exponent")
         if self.stratified and self.priority_exponent is None:
-            raise ValueError("stratified=True cuts the priorities into equal shares, but priority_exponent is None.")
+            raise ValueError(
+                "stratified=True divides the priorities into equal shares, but priority_exponent is None. Set it."
+            )
         if self.atoms < 2:
-            raise ValueError(f"atoms={self.atoms} must be at least 2; returns=scalar has no distribution at all.")
+            raise ValueError(f"atoms={self.atoms} must be at least 2; use returns=scalar for no distribution.")
         for name in ("discount", "correction", "epsilon", "priority_exponent"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
@@ -462,5 +466,5 @@ class RainbowConfig(AgentConfig):
 
 
 def _of(outputs: Tensor, actions: Tensor) -> Tensor:
-    """(B, A, width), (B,) → (B, width)."""
+    """The outputs of these actions: (B, A, width), (B,) → (B, width)."""
     return outputs[torch.arange(len(actions), device=actions.device), actions]

@@ -1,10 +1,10 @@
 """Soft actor-critic from pixels as in CURL and MLR, with an auxiliary objective beside it or without (the paper's Baseline).
 
-The convolutions are shared: the critic and the objective train them, the actor sees them without a gradient. Actor and critic each
-have a linear layer and a norm of their own on top. Two slow copies serve the Bellman targets, of the encoder and of the Q heads.
+The convolutions are shared: the critic and the objective train them, the actor uses them without a gradient. Actor and critic each
+have their own linear layer and norm on top. Slow copies of the encoder and of the Q heads compute the Bellman targets.
 
-Departures from the released code: random crops reach all places (it never draws the last), the target critic starts as a copy
-of the critic even when an objective is used, and the convolutions of the actor step run once, without a graph.
+Departures from the released code: random crops cover the whole frame (it never draws the last position), the target critic starts
+as a copy of the critic even with an objective, and the convolutions of the actor step run once, without a graph.
 """
 
 import math
@@ -52,7 +52,7 @@ class Actor(nn.Module):
         orthogonal_init(self)
 
     def distribution(self, features: Tensor, vectors: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(N, F, h, w), and (N, V) beside them → mean and log standard deviation before the squashing, (N, A) each."""
+        """(N, F, h, w), and (N, V) if given → mean and log standard deviation before the squashing, (N, A) each."""
         mean, raw = self.trunk(joined(self.embed(flat(features)), vectors)).chunk(2, dim=-1)
         return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (raw.tanh() + 1)
 
@@ -85,7 +85,7 @@ class SACPolicy(PolicyNetwork):
 
 
 class Critic(nn.Module):
-    """Two Q functions of a latent state, with numbers beside it or without, and an action."""
+    """Two Q functions of a latent state (with a vector observation, if any) and an action."""
 
     def __init__(self, latent_dim: int, action_dim: int, hidden: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Critic(nn.Module):
 
 
 class SAC(LearnsBeside):
-    """Built by `SACConfig.build`. `learn` is one round of all that learns, in the order of the released code."""
+    """Built by `SACConfig.build`. `learn` updates all parts that are due, in the order of the released code."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SAC(LearnsBeside):
         return *super().due(), self._is_due(self.config.actor_every), self._is_due(self.config.target_every)
 
     def _is_due(self, period: int) -> bool:
-        """Whether a part that runs once in this many updates is due. In the burst after the warm-up, all are."""
+        """Whether a part that runs every `period` updates is due. In the burst after the warm-up, every part is."""
         return self.updates < self.config.burst or self.updates % period == 0
 
     def learn(self, drawn: Drawn) -> Learned:
@@ -168,9 +168,9 @@ class SAC(LearnsBeside):
         return Learned(metrics | self.learn_beside("last", *material))
 
     def update_critic(self, obs: Sequence[View], batch: Transitions, next_obs: Sequence[View]) -> Metrics:
-        """Towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o'); the encoder learns with the Q heads.
+        """Update the critic and the encoder towards r + γ·(min Q̄(o', a') − α·log π(a'|o')) with a' ~ π(o').
 
-        Of several views of each (DrQ), targets are averaged and losses are added up.
+        With several views per observation (DrQ), targets are averaged and losses are added up.
         """
         temperature, actions = self.log_temperature.detach().exp(), batch.actions
         total, value = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
@@ -192,14 +192,14 @@ class SAC(LearnsBeside):
         return {"critic/loss": total, "critic/q": value}
 
     def _next_value(self, pixels: Tensor, vectors: Tensor | None, temperature: Tensor) -> Tensor:
-        """Min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), of every observation."""
+        """Min Q̄(o', a') − α·log π(a'|o') with a' ~ π(o'), for every observation."""
         actions, log_prob = self.actor(self.encoder.features(pixels), vectors)
         q = self.target_critic(joined(self.target_encoder(pixels), vectors), actions)
         value: Tensor = q.amin(dim=0) - temperature * log_prob
         return value
 
     def update_actor_and_temperature(self, obs: View, vectors: Tensor | None = None) -> Metrics:
-        """mean(α·log π − min Q), and the temperature that brings the entropy to −A. The maps carry no gradient."""
+        """Minimise mean(α·log π − min Q), and move the temperature so that the entropy nears −A. The maps carry no gradient."""
         n = len(obs.gain)
         temperature = self.log_temperature.exp()
         total, entropy = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
@@ -207,12 +207,12 @@ class SAC(LearnsBeside):
         for piece in self.pieces(n):
             beside = None if vectors is None else vectors[piece]
             with torch.no_grad():
-                # The actor must not shape the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
+                # The actor must not train the encoder: its gradient degrades the representation (Yarats et al., SAC-AE).
                 features = self.encoder.features(obs[piece].pixels())
                 states = joined(self.encoder.embed(features), beside)
             actions, log_prob = self.actor(features, beside)
             loss = (temperature.detach() * log_prob - self.critic(states, actions).amin(dim=0)).sum() / n
-            torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # the Q functions only pass it on
+            torch.autograd.backward(loss, inputs=list(self.actor.parameters()))  # not of the Q functions
             total, entropy = total + loss.detach(), entropy - log_prob.detach().sum() / n
         self.require_finite("actor loss", total)
         self.optimizers["actor"].step()
@@ -233,12 +233,12 @@ class SACConfig(BesideConfig):
     hidden: int = 1024  # width of the actor's and the Q functions' layers
     augment: AugmentConfig = field(
         default_factory=lambda: AugmentConfig(intensity=0.0)
-    )  # of the policy batch: crop only
+    )  # of the critic's batch: crop only
     warmup_decisions: int = 1000  # uniformly random actions, no updates
     updates_per_decision: int | float = 1
-    burst: int = 0  # updates after the first decision of the agent's own, in all of which every part learns (SAC+AE)
+    burst: int = 0  # updates after the warm-up, in which every part learns (SAC+AE)
     batch_size: int = 512
-    views: int = 1  # augmented views of every observation, over which targets are averaged and losses added up (DrQ)
+    views: int = 1  # augmented views per observation; targets are averaged, losses added up (DrQ)
     discount: float = 0.99
     learning_rate: float = 1e-3  # actor and critic
     temperature: float = 0.1  # α, at the start
@@ -246,10 +246,10 @@ class SACConfig(BesideConfig):
     temperature_beta: float = 0.5  # Adam's β1
     actor_every: int = 2  # updates
     target_every: int = 2  # updates
-    q_momentum: float = 0.99  # what the Q heads' slow copy keeps
-    encoder_momentum: float = 0.95  # what the encoder's slow copy for Bellman targets keeps
+    q_momentum: float = 0.99  # of the Q heads' slow copy
+    encoder_momentum: float = 0.95  # of the encoder's slow copy for Bellman targets
     auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
-    micro_batch: int | None = None  # observations per piece; None: what suits the device, see `micro_batch_on`
+    micro_batch: int | None = None  # observations per piece; None: chosen by device, see `micro_batch_on`
 
     def __post_init__(self) -> None:
         super().__post_init__()
