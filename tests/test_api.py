@@ -188,7 +188,7 @@ def test_a_batch_of_frames_has_an_action_for_each(pair: tuple[Run, Agent]):
         actions = policy.act(np.stack([newest(policy, obs) for obs in pairs]))
         np.testing.assert_allclose(actions, agent.act(np.stack(pairs), explore=False, clock=at(100)), rtol=1e-6)
     frame = newest(policy, pairs[0])
-    with pytest.raises(ValueError, match=r"3 frames, the one before had 2.*call reset\(\)"):
+    with pytest.raises(ValueError, match=r"3 frames, the last one had 2.*call reset\(\)"):
         policy.act(np.stack([frame] * 3))
     policy.reset()
     assert len(policy.act(np.stack([frame] * 3))) == 3

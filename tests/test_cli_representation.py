@@ -122,7 +122,7 @@ def test_an_encoder_is_made_and_a_baseline_begins_with_it(finished, tmp_path, ca
     error = refused(
         capsys, "train", "toy/reach", "objective=none", *small, f"encoder_from={file}", "--run-dir", tmp_path / "r"
     )
-    assert "holds another encoder" in error  # that of the run has a latent of 10
+    assert "does not fit the recipe" in error  # that of the run has a latent of 10
     assert not (tmp_path / "r").exists()
     error = refused(capsys, "train", "toy/reach", "encoder_from=nowhere", "--run-dir", tmp_path / "r")
     assert "There is no file nowhere" in error

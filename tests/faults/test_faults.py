@@ -273,7 +273,7 @@ def test_after_harm_to_the_newest_checkpoint_the_one_before_leads_to_the_same_en
     assert_same_run(run, whole)
     if harm is not delete:
         assert f"{newest.path.name} is damaged" in watcher.notes[0]
-        assert f"taking the checkpoint before, {before.path.name}" in watcher.notes[0]
+        assert f"using the previous checkpoint, {before.path.name}" in watcher.notes[0]
         assert [event["text"] for event in run.events("note")] == watcher.notes
         assert newest.path.with_suffix(".damaged").exists()  # nothing is thrown away
 

@@ -90,8 +90,8 @@ def test_a_helper_of_an_evaluation_that_hangs_is_killed_and_its_episode_played_a
     assert found == expected
     assert stopped
     assert notes == [
-        "A process that plays evaluation episodes failed (it did not answer for 5 seconds and was killed). The others play on "
-        "without it."
+        "A process that plays evaluation episodes failed (it did not answer for 5 seconds and was killed). The others play its "
+        "episodes."
     ]
 
 

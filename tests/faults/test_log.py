@@ -199,7 +199,7 @@ class LogMachine(RuleBasedStateMachine):
             assert saves[-1]["decisions"] == DECISIONS
         elif found != self.expected:
             notes = [event["text"] for event in self._sit().run.events("note")]
-            assert any("is not the log that the checkpoint was made with" in text for text in notes), notes
+            assert any("metrics.jsonl does not match the checkpoint" in text for text in notes), notes
         self.folder.cleanup()
 
 
@@ -247,7 +247,7 @@ def test_a_lost_log_is_told_of_in_the_run_and_the_note_says_how_much(tmp_path: P
         log.write_bytes(b"".join(content[:5]))
     watcher = Silent()
     run, _ = trained(tmp_path, whole.recipe, watcher)
-    assert "metrics.jsonl is not the log that the checkpoint was made with" in watcher.notes[0]
+    assert "metrics.jsonl does not match the checkpoint" in watcher.notes[0]
     assert " lines are missing" in watcher.notes[0]
     assert [event["text"] for event in run.events("note")] == watcher.notes
     assert same_end(run, whole)

@@ -693,7 +693,7 @@ def test_a_file_that_is_missing_or_of_another_shape_or_something_else_is_refused
         with pytest.raises(RunError, match="not an encoder of `maskrl pretrain`"):
             encoder_file.read(other)
     save_file({"x": torch.ones(1)}, other)
-    with pytest.raises(RunError, match="something else in safetensors"):
+    with pytest.raises(RunError, match="a safetensors file with other content"):
         encoder_file.read(other)
 
 

@@ -108,7 +108,7 @@ def test_a_callable_can_be_trained_and_continued(tmp_path):
     run = maskrl.train(recipe, tmp_path / "run", [])
     assert run.status == "done"
     assert Run.open(tmp_path / "run").recipe == recipe
-    with pytest.raises(ValueError, match="overlap=true puts the environment into a process of its own"):
+    with pytest.raises(ValueError, match="overlap=true puts the environment into a separate process"):
         maskrl.train(replace(recipe, overlap=True), tmp_path / "other", [])
 
 

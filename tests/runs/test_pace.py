@@ -55,7 +55,7 @@ def test_what_a_machine_does_not_tell_is_unknown(tmp_path, text):
     [
         ({"load": 9.4}, LITTLE, "the load is 9.4, and there are 2 cores"),
         ({"throttled": 40.0, "load": 9.4}, LITTLE, "quota of its control group"),
-        ({"stalled": 40.0, "load": 9.4}, LITTLE, "waited for memory in 67% of the time"),
+        ({"stalled": 40.0, "load": 9.4}, LITTLE, "waited for memory 67% of the time"),
     ],
 )
 def test_the_cause_that_shows_is_named_with_what_to_do(change, worked, words):

@@ -100,7 +100,7 @@ def test_a_run_continues_to_the_same_end(tmp_path: Path, overrides, monkeypatch)
 
 def test_a_closure_cannot_be_collected_in_parallel(tmp_path: Path):
     recipe = maskrl.recipe(lambda: own_env.make_env(), *SAC, "env.parallel=2", profile="lite")
-    with pytest.raises(ValueError, match=r"env\.parallel=2 puts the environment into a process of its own"):
+    with pytest.raises(ValueError, match=r"env\.parallel=2 puts the environment into a separate process"):
         maskrl.train(recipe, tmp_path / "run", [])
 
 

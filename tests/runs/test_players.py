@@ -133,7 +133,7 @@ def test_the_episodes_of_a_helper_that_dies_are_played_by_the_others(mortal: Com
 
     assert mortal.play(policy, episodes=8, seed=5, counter=kill) == whole
     assert mortal.notes == [
-        "A process that plays evaluation episodes failed (it ended with exit code -9). The others play on without it."
+        "A process that plays evaluation episodes failed (it ended with exit code -9). The others play its episodes."
     ]
     assert mortal.play(policy, episodes=8, seed=5) == whole
     assert len(mortal.notes) == 1

@@ -138,7 +138,7 @@ def test_a_run_with_numbers_continues_to_the_same_end_and_is_exported(tmp_path, 
     if overrides is SAC:
         play = runpy.run_path(str(FILE.parents[1] / "examples" / "play_onnx.py"))["main"]
         assert play(str(out), f"{FILE}:make_dict") == pytest.approx([played_by(policy)])
-    with pytest.raises(ValueError, match="takes 3 numbers beside a picture"):
+    with pytest.raises(ValueError, match="takes 3 numbers with a picture"):
         policy.act(seen["view"])
 
 

@@ -19,14 +19,14 @@ from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
 from maskrl.threads import usual_threads
 
-# Maximum frames of the replay that are kept for checkpoints and not drawn: 30 MB at 100 × 100.
+# Maximum frames of the replay kept only for checkpoints, not for draws: 30 MB at 100 × 100.
 RESERVE = 1000
 
 
 def configure_process(recipe: Recipe, threads: int | None = None) -> None:
-    """Set torch's threads, and seed every generator of the process. We draw from torch's; an environment may use the others.
+    """Set torch's threads, and seed every generator of the process. maskrl uses torch's; an environment may use the others.
 
-    `threads`: of the run, if there is one (`Run.threads`).
+    `threads`: those of an existing run (`Run.threads`), if there is one.
     """
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
@@ -37,7 +37,7 @@ def configure_process(recipe: Recipe, threads: int | None = None) -> None:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Compute with another number of threads for a while."""
+    """Use this number of threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -49,11 +49,11 @@ def torch_threads(count: int) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for the next tensors.
 
-    Otherwise it returns pieces of more than 32 MB to the system, which clears every page that it hands out again: a third of the
-    time of Rainbow's update with the paper's decoder, whose gradients are 640 MB.
+    Otherwise it returns blocks of more than 32 MB to the system, which clears every page before handing it out again. That takes a
+    third of the time of Rainbow's update with the paper's decoder, whose gradients are 640 MB.
     """
-    mmap_max, trim_threshold = -4, -1  # of malloc.h
-    with suppress(OSError, AttributeError):  # another C library than GNU's
+    mmap_max, trim_threshold = -4, -1  # from malloc.h
+    with suppress(OSError, AttributeError):  # a C library other than GNU's
         library = ctypes.CDLL("libc.so.6")
         library.mallopt(mmap_max, 0)
         library.mallopt(trim_threshold, -1)  # never
@@ -66,7 +66,7 @@ def device_of(recipe: Recipe) -> torch.device:
 
 
 def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
-    """As many as this process plays in at once: on a GPU, which takes them as one batch, as many as play side by side."""
+    """The environments that this process evaluates in at once: several on a GPU, which takes them as one batch; otherwise one."""
     on_gpu = device_of(recipe).type != "cpu"
     count = min(recipe.evaluation.side_by_side, recipe.evaluation.episodes) if on_gpu else 1
     return [recipe.env.make(seed=recipe.seed, training=False) for _ in range(count)]
@@ -76,9 +76,9 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
     agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe), seed=recipe.seed)
     torch.manual_seed(
         recipe.seed
-    )  # noise inside updates must not depend on what an objective drew to initialise itself
+    )  # noise inside updates must not depend on an objective's draws during its initialisation
     if recipe.compile:
-        # The function, not the module: the weights and their names in checkpoints stay the same.
+        # Compile the function, not the module, so that the names of weights in checkpoints stay the same.
         layers = agent.encoder.convolutions
         layers.forward = torch.compile(layers.forward)
     if recipe.capture:
@@ -94,12 +94,12 @@ def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
 def numerics(recipe: Recipe) -> torch.autocast:
     """The precision in which an update computes."""
     lower = recipe.precision == "bfloat16"
-    # Without torch's cache of lowered weights, which would outlive the steps within an update.
+    # Without torch's cache of cast weights, which would become stale after a step within an update.
     return torch.autocast(device_of(recipe).type, torch.bfloat16, enabled=lower, cache_enabled=False)
 
 
 class ReplaySize(TypedDict):
-    """The arguments that decide the size of a replay."""
+    """The arguments that determine the size of a replay."""
 
     frame_shape: tuple[int, int, int]
     action_dim: int
@@ -113,8 +113,8 @@ class ReplaySize(TypedDict):
 
 def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
     (channels, height, width), stack, repeat = spaces.obs, recipe.env.frame_stack, recipe.env.action_repeat
-    # What may be written after the last checkpoint but one without touching what it needs: a frame per decision, and one per
-    # episode. If that is not enough, the replay asks for a checkpoint before its time.
+    # Room for the frames since the last checkpoint but one, so that its frames are not overwritten: a frame per decision, and one
+    # per episode. If that is not enough, the replay requests an early checkpoint.
     between_saves = recipe.checkpoint_every // repeat
     reserve = min(2 * (between_saves + between_saves // 25 + 2), RESERVE)
     return {
@@ -130,7 +130,7 @@ def replay_size(recipe: Recipe, spaces: Spaces) -> ReplaySize:
 
 
 def load_encoder(recipe: Recipe, agent: Agent) -> None:
-    """Give the agent, and every slow copy, the recipe's encoder. The actor shares the convolutions."""
+    """Load the recipe's encoder file into the agent and every slow copy. The actor shares the convolutions."""
     path = encoder_path(recipe)
     assert path is not None
     encoder_file.load(path, agent.encoder)
@@ -162,12 +162,12 @@ def build_replay(
     except MemoryError as error:
         raise RunError(
             f"There is not enough memory for the replay: it takes {Replay.forecast(**size):,} bytes. Use "
-            "replay.storage=disk, or set replay.capacity or the budget lower."
+            "replay.storage=disk, or lower replay.capacity or the budget."
         ) from error
 
 
 def mirror_of(recipe: Recipe, size: ReplaySize) -> torch.device | None:
-    """The accelerator, if it is to hold the frames, too; by itself only if they leave half of its free memory to the networks."""
+    """The accelerator, if it holds a copy of the frames; by default only if they take at most half of its free memory."""
     device, wanted = device_of(recipe), recipe.replay.on_device
     if device.type in HOSTS or wanted is False:
         return None
@@ -176,7 +176,7 @@ def mirror_of(recipe: Recipe, size: ReplaySize) -> torch.device | None:
 
 
 def prefetch_of(recipe: Recipe) -> int:
-    """How many batches are gathered ahead."""
+    """The number of batches gathered ahead."""
     if recipe.replay.prefetch is not None:
         return recipe.replay.prefetch
     uniform = recipe.agent.replay_needs().priority_exponent is None

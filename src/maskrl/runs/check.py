@@ -1,4 +1,4 @@
-"""Check an environment before training on it: play random actions in a process of its own, and say what to fix."""
+"""Check an environment before training on it: play random actions in a separate process, and report what to fix."""
 
 import multiprocessing
 import os
@@ -25,14 +25,14 @@ from maskrl.recipes.schema import Recipe
 from maskrl.words import count, number, size
 
 DECISIONS = 500
-REPEATED = 100  # decisions that are played again, to see whether they lead to the same
+REPEATED = 100  # decisions played a second time, to compare the results
 SHOWN = 8  # pictures of a contact sheet
-LEAK = 2000  # bytes per step that are reported: 1 GB in half a million steps
+LEAK = 2000  # bytes per step from which growth is reported: 1 GB in half a million steps
 Verdict = Literal["good", "look", "bad"]
 
 
 class Finding(NamedTuple):
-    """A row of the table."""
+    """One row of the report: what was checked, what was seen, and how to fix it."""
 
     what: str
     seen: str
@@ -42,38 +42,38 @@ class Finding(NamedTuple):
 
 @dataclass
 class Sample:
-    """Observations of an environment. Plain values and arrays, which another process can send."""
+    """What was observed in an environment. Plain values and arrays, so that another process can send it."""
 
     observation_space: str
     action_space: str
-    rewards: list[float] = field(default_factory=list)  # one per decision, as training has them
-    lengths: list[int] = field(default_factory=list)  # decisions of the episodes that ended
-    ends: list[tuple[bool, bool]] = field(default_factory=list)  # terminated and truncated, of the same
-    changed: list[bool] = field(default_factory=list)  # whether a frame differs from the one before
+    rewards: list[float] = field(default_factory=list)  # one per decision, scaled as in training
+    lengths: list[int] = field(default_factory=list)  # of the finished episodes, in decisions
+    ends: list[tuple[bool, bool]] = field(default_factory=list)  # terminated and truncated of these episodes
+    changed: list[bool] = field(default_factory=list)  # whether each frame differs from the one before
     seconds: float = 0.0
     steps: int = 0
     grown: float | None = None  # bytes of memory per step
-    differs: str | None = None  # what differed the second time
-    printed: int = 0  # characters to standard output
-    beside: str | None = None  # the numbers beside a picture, in words
-    low: int = 255  # of all pixels of frames
+    differs: str | None = None  # the first difference in the second play
+    printed: int = 0  # characters written to standard output
+    beside: str | None = None  # description of the vector observation
+    low: int = 255  # smallest pixel value of all frames
     high: int = 0
-    pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # as the environment shows them, (H, W, C)
-    frames: list[NDArray[np.uint8]] = field(default_factory=list)  # as the network sees them, (c, size, size)
+    pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # from the environment, (H, W, C)
+    frames: list[NDArray[np.uint8]] = field(default_factory=list)  # inputs of the network, (c, size, size)
 
 
 def check_env(
     name: str | Factory, *overrides: str, timeout: float = 60.0
 ) -> tuple[Recipe | None, Sample | None, list[Finding]]:
-    """The recipe of an environment, a sample of some hundred decisions, and the findings.
+    """Return the recipe of an environment, a sample of some hundred decisions, and the findings.
 
-    It plays in a process of its own, which is killed after `timeout` seconds without an answer. A callable plays in this one.
+    It plays in a separate process, which is killed after `timeout` seconds without an answer. A callable plays in this process.
     """
     if not isinstance(name, str):
         recipe = recipes.resolve(name, overrides)
         sample = play(recipe)
         return recipe, sample, findings(recipe, sample)
-    context = multiprocessing.get_context("spawn")  # torch's threads and OpenGL's contexts survive no fork
+    context = multiprocessing.get_context("spawn")  # torch's threads and OpenGL's contexts do not survive a fork
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(theirs, name, overrides), daemon=True)
     process.start()
@@ -84,14 +84,14 @@ def check_env(
             if kind == "done":
                 return (*value, findings(*value))
             if kind == "refused":
-                return None, None, [Finding("environment", value, "bad", "see what it says")]
+                return None, None, [Finding("environment", value, "bad", "fix this error")]
         words = f"no answer for {timeout:g} seconds"
         fix = "Find what it waits for; a run kills it after env.timeout seconds with overlap=true."
     except EOFError:
         process.join(5)
         words, fix = (
             f"its process ended with exit code {process.exitcode}",
-            "A crash in its native code: run it by itself.",
+            "Its native code crashed: run the environment alone to find out why.",
         )
     finally:
         process.kill()
@@ -100,7 +100,7 @@ def check_env(
 
 
 def _answer(pipe: Connection, name: str, overrides: Sequence[str]) -> None:
-    """In the other process."""
+    """The main function of the other process."""
     die_with_parent()
     try:
         recipe = recipes.resolve(name, overrides)
@@ -115,7 +115,7 @@ def _answer(pipe: Connection, name: str, overrides: Sequence[str]) -> None:
 
 
 class _Counter:
-    """A standard output that counts."""
+    """Replaces standard output and counts characters."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -129,7 +129,7 @@ class _Counter:
 
 
 def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -> Sample:
-    """Play uniformly random actions; then the first of them again in a fresh environment, and again in the same."""
+    """Play uniformly random actions, then repeat the first of them in the same environment and in a fresh one."""
     counter: Any = _Counter()
     with redirect_stdout(counter), closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         inner = getattr(env.unwrapped, "_env", env)
@@ -155,7 +155,7 @@ def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -
 
 
 def _decisions(env: Any, recipe: Recipe, decisions: int, sample: Sample | None = None) -> Iterator[tuple[int, Any]]:
-    """Random decisions, the same every time: check sums of their results, and the observations."""
+    """Play random decisions, the same every time; yield check sums of their results, and the observations."""
     generator, spaces, episode = np.random.default_rng(recipe.seed), Spaces.of(env), 0
     obs, _ = env.reset(seed=episode_seed(recipe.seed, episode))
     length = 0
@@ -183,7 +183,7 @@ def _difference(env: Any, recipe: Recipe, sums: Sequence[int], when: str) -> str
 
 
 def _numbers(outside: dict[str, Any]) -> str | None:
-    """The numbers beside a picture, in words."""
+    """Describe the vector observation; None if there is none."""
     vector = outside.get("vector")
     if vector is None:
         return None
@@ -192,7 +192,7 @@ def _numbers(outside: dict[str, Any]) -> str | None:
 
 
 def _kept(recipe: Recipe) -> int:
-    """Frames that are kept: a clip of the objective."""
+    """The number of frames to keep: a clip of the objective."""
     return SHOWN if recipe.objective is None else max(SHOWN, recipe.objective.needs.clip_length)
 
 
@@ -210,17 +210,17 @@ def _look(env: Any, obs: NDArray[np.uint8], sample: Sample, kept: int) -> None:
 
 
 def _memory() -> int | None:
-    """Bytes of this process, where the system tells."""
+    """Memory of this process in bytes; None if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
-# ── What it means ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Findings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def findings(recipe: Recipe, sample: Sample) -> list[Finding]:
-    """A row for everything that was checked."""
+    """One finding per check."""
     shape = sample.frames[0].shape
     frames = f"{sample.observation_space} → {recipe.env.frame_stack} × uint8 {shape}"
     agent = f"{sample.action_space} → {'Rainbow' if recipe.agent.kind == 'rainbow' else 'SAC'}"
@@ -252,7 +252,7 @@ def findings(recipe: Recipe, sample: Sample) -> list[Finding]:
 def _range(sample: Sample) -> Finding:
     seen = f"{sample.low} to {sample.high}"
     if sample.high <= 1:
-        return Finding("pixel values", seen, "bad", "uint8 pictures go from 0 to 255: multiply by 255 before the cast.")
+        return Finding("pixel values", seen, "bad", "uint8 pixels go from 0 to 255: multiply by 255 before the cast.")
     dark = sample.high - sample.low < 32
     return Finding(
         "pixel values", seen, "look" if dark else "good", "Hardly any contrast: look at the sheet." if dark else ""
@@ -261,9 +261,9 @@ def _range(sample: Sample) -> Finding:
 
 def _change(sample: Sample) -> Finding:
     if not sample.changed:
-        return Finding("motion", "one frame is stacked, so nothing to compare", "look", "Use env.frame_stack=3.")
+        return Finding("motion", "only one frame is stacked", "look", "Use env.frame_stack=3.")
     still = 1 - float(np.mean(sample.changed))
-    seen = f"{still:.0%} of the frames are as the one before"
+    seen = f"{still:.0%} of the frames equal the one before"
     if still == 1:
         return Finding(
             "motion", seen, "bad", "Pictures never change: return a new array each step, and draw after moving."
@@ -272,7 +272,7 @@ def _change(sample: Sample) -> Finding:
         "motion",
         seen,
         "look" if still > 0.5 else "good",
-        "Fine if actions may do nothing; otherwise try a larger env.action_repeat." if still > 0.5 else "",
+        "Fine if many actions have no effect; otherwise try a larger env.action_repeat." if still > 0.5 else "",
     )
 
 
@@ -287,7 +287,7 @@ def _rewards(recipe: Recipe, sample: Sample) -> Finding:
             "rewards",
             seen,
             "look",
-            "Random play earns nothing: learning starts at the first reward. Shape it, if you can.",
+            "Random play earns no reward, and learning starts with the first one. Shape the reward if you can.",
         )
     if largest > 100:
         return Finding("rewards", seen, "look", f"Large for the critic: try env.reward_scale={10 / largest:.1g}.")
@@ -300,7 +300,7 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
     clip = recipe.objective.needs.clip_length if recipe.objective is not None else 0
     if not sample.lengths:
         seen = f"none ended in {count(len(sample.rewards), 'decision')}"
-        yield Finding("episodes", seen, "look", "Fine if they are long; env.time_limit ends those that never end.")
+        yield Finding("episodes", seen, "look", "Fine if episodes are long. Set env.time_limit if they never end.")
         return
     lengths = sample.lengths
     seen = f"{count(len(lengths), 'episode')} of {min(lengths)} to {max(lengths)} decisions"
@@ -311,9 +311,7 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
     terminated = [length for length, (ended, _) in zip(lengths, sample.ends, strict=True) if ended]
     seen = f"{len(terminated)} terminated, {len(lengths) - len(terminated)} truncated"
     if both:
-        yield Finding(
-            "ends", f"{seen}, {both} both", "look", "An end is one of the two: truncated if only time ran out."
-        )
+        yield Finding("ends", f"{seen}, {both} both", "look", "Return one of the two: truncated if only time ran out.")
     elif len(terminated) > 2 and len(set(terminated)) == 1:
         yield Finding(
             "ends",
@@ -328,7 +326,7 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
 def _determinism(sample: Sample) -> Finding:
     if sample.differs is None:
         return Finding("determinism", "the same seeds and actions give the same results: a resume is exact")
-    fix = "A resume closes the open episode. Draw everything random from self.np_random, which reset(seed=…) seeds."
+    fix = "A resume closes the open episode. Draw all random numbers from self.np_random, which reset(seed=…) seeds."
     return Finding("determinism", f"{sample.differs}: a resume is not exact", "look", fix)
 
 
@@ -340,15 +338,15 @@ def _growth(sample: Sample) -> Finding:
         "memory",
         seen,
         "look" if sample.grown > LEAK else "good",
-        "It grows: look for lists that are never cleared." if sample.grown > LEAK else "",
+        "Memory grows: look for lists that are never cleared." if sample.grown > LEAK else "",
     )
 
 
-# ── What the network sees ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Inputs of the network ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def contact_sheet(recipe: Recipe, sample: Sample, path: Path) -> None:
-    """Three rows of pictures: as the environment shows them, as frames, and as frames with the objective's mask on them."""
+    """Write a picture with three rows: the environment's pictures, the network's frames, and frames under the objective's mask."""
     from PIL import Image, PngImagePlugin
 
     from maskrl.envs.gym import in_colour

@@ -1,7 +1,7 @@
-"""A checkpoint is one safetensors file: tensors, and beside them plain values as JSON. Reading it cannot run code.
+"""A checkpoint is one safetensors file: tensors, and plain values as JSON. Reading it cannot run code.
 
-It is written aside and renamed when it is on the disk, under a name that ends in the digest of its bytes: a torn or changed file
-no longer fits its name. The one before is kept, for the case that the newest is damaged later.
+It is written to a temporary file and renamed once it is on the disk. Its name ends in the digest of its bytes, so a torn or changed
+file no longer matches its name. The previous one is kept, in case the newest is damaged later.
 """
 
 import errno
@@ -23,22 +23,22 @@ from torch.utils._pytree import tree_leaves
 
 from maskrl.files import open_file, status_of
 
-# 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more values beside each frame of the
-# replay; 4: before objectives, agents and generators had the present shape. Its policies are the same, so they can be evaluated.
+# Earlier formats. 1: one file of torch's own; 2: the encoder's maps flattened in another order; 3: more values per frame of the
+# replay; 4: other names for objectives, agents and generators. Policies of format 4 are unchanged, so they can be evaluated.
 FORMAT = 5
 READABLE = (4, FORMAT)
-KEPT = 2  # the newest, and the one before
-HEADER = 100_000_000  # bytes at most, which is also the limit of the safetensors library
+KEPT = 2  # the newest and the previous one
+HEADER = 100_000_000  # maximum bytes, also the limit of the safetensors library
 
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.safetensors")
 
 
 class DamagedError(Exception):
-    """The file is not what was written; the message says what is wrong with it."""
+    """The file differs from what was written; the message says how."""
 
 
 class Checkpoint(NamedTuple):
-    """A file by its name: the numbers count the checkpoints of a run, so the newest has the highest."""
+    """A checkpoint file, parsed from its name. Numbers count a run's checkpoints; the newest has the highest."""
 
     number: int
     digest: str
@@ -46,22 +46,22 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoints(directory: Path) -> list[Checkpoint]:
-    """The checkpoints in a folder, the newest first, without files that are half written or set aside."""
+    """The checkpoints in a folder, newest first, without files that are half written or set aside."""
     there = status_of(directory.parent, directory.name, "a directory") is not None
     names = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()] if there else []
     return sorted((Checkpoint(int(name[1]), name[2], path) for name, path in names if name), reverse=True)
 
 
 def write(directory: Path, state: Mapping[str, Any], *, recipe: str) -> Path:
-    """Write the next checkpoint, of a run with this recipe's digest, and then remove those that are too old."""
+    """Write the next checkpoint, then remove those that are too old. `recipe`: digest of the run's recipe."""
     before = checkpoints(directory)
     aside = directory / "unfinished" / "next.safetensors"
-    shutil.rmtree(aside.parent, ignore_errors=True)  # what a crash has left there
+    shutil.rmtree(aside.parent, ignore_errors=True)  # left by a crash
     aside.parent.mkdir(parents=True)
     packer = _Packer()
     plain = json.dumps(packer.pack(state))
     aside.touch()
-    mode = aside.stat().st_mode  # the library would make it readable for its owner only
+    mode = aside.stat().st_mode  # the library makes files readable for their owner only
     try:
         save_file(packer.tensors, aside, metadata={"format": str(FORMAT), "recipe": recipe, "state": plain})
     except SafetensorError as error:
@@ -80,15 +80,15 @@ def write(directory: Path, state: Mapping[str, Any], *, recipe: str) -> Path:
 
 
 class Content(NamedTuple):
-    """What a checkpoint holds."""
+    """The content of a checkpoint."""
 
     format: int
-    recipe: str  # digest of the recipe it belongs to
+    recipe: str  # digest of its recipe
     state: dict[str, Any]  # empty if the format cannot be read
 
 
 def read(checkpoint: Checkpoint) -> Content:
-    """The state, on the CPU; a `DamagedError` if it is not the one that was written."""
+    """Read a checkpoint to the CPU; raise `DamagedError` if it is not as it was written."""
     _require_length(checkpoint.path)
     if (found := digest_of(checkpoint.path)) != checkpoint.digest:
         raise DamagedError(f"its bytes have the digest {found}, its name says {checkpoint.digest}")
@@ -99,7 +99,7 @@ def read(checkpoint: Checkpoint) -> Content:
             if version not in READABLE:
                 return Content(version, recipe, {})
             state = _unpack(json.loads(metadata["state"]), file)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # a stranger wrote this
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # maskrl did not write this
         raise DamagedError(f"it is not a checkpoint: {type(error).__name__}: {error}") from error
     if not isinstance(state, dict):
         raise DamagedError(f"it is not a checkpoint: its state is {type(state).__name__}")
@@ -107,7 +107,7 @@ def read(checkpoint: Checkpoint) -> Content:
 
 
 def _require_length(path: Path) -> None:
-    """Refuse a file that is not as long as its header says, before all of it is read: it may be a hole of terabytes."""
+    """Raise DamagedError if the file's length does not match its header, before reading all of it: it may have terabytes."""
     with open_file(path.parent, path.name) as file:
         length, header = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
         if header > min(length, HEADER):
@@ -122,12 +122,12 @@ def _require_length(path: Path) -> None:
 
 
 def nbytes(state: Mapping[str, Any]) -> int:
-    """Of the tensors in a state, which need not have data."""
+    """The bytes of all tensors in a state, which may be on the meta device."""
     return sum(leaf.nbytes for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
 
 
 def digest_of(path: Path) -> str:
-    """64 bits of SHA-256, which detect accidents. Forged files need no defence here, because no content can run code."""
+    """64 bits of SHA-256, enough to detect accidents. Forged files are harmless: no content can run code."""
     digest = hashlib.sha256()
     with open_file(path.parent, path.name) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -136,7 +136,7 @@ def digest_of(path: Path) -> str:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a rename in it outlast a power cut."""
+    """Make renames in the directory survive a power cut."""
     if os.name != "posix":
         return  # Windows cannot open a directory
     handle = os.open(directory, os.O_RDONLY)
@@ -147,7 +147,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    """The library reports a full disk only in the text of its error."""
+    """Convert the library's error, which reports a full disk only in its text."""
     words = str(error)
     full = re.search(r"os error (\d+)", words)
     number = int(full[1]) if full else errno.ENOSPC if shutil.disk_usage(path.parent).free < 1 << 20 else errno.EIO
@@ -155,11 +155,11 @@ def _as_os_error(error: SafetensorError, path: Path) -> OSError:
 
 
 # ── Nested values ⇄ tensors by name, and JSON ─────────────────────────────────────────────────────────────────────────
-# A value that JSON does not have is a group of one entry, whose name says what it is; so a dict is one, too.
+# A value that JSON lacks is stored as an object with one entry, named after its type; so are dicts.
 
 
 class _Packer:
-    """Gathers the tensors of a nested value. One that several places share, as tied layers do, is in the file once."""
+    """Collects the tensors of a nested value. A shared tensor, such as tied weights, is stored once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -172,13 +172,13 @@ class _Packer:
             case np.ndarray():
                 return self.pack(torch.from_numpy(value), path)
             case Tensor():
-                # In the order of its memory, which is restored: fused optimisers need their moments laid out as the weights.
+                # In memory order, which is restored: fused optimisers need moments in the same layout as the weights.
                 order = sorted(range(value.dim()), key=value.stride, reverse=True)
                 laid_out = value if value.is_contiguous() else value.permute(order)
                 name = {"tensor": self._name(laid_out, path)}
                 return name if laid_out is value else {**name, "order": order}
             case Mapping():
-                # Pairs, as the keys of an optimiser's state are numbers.
+                # As pairs, because the keys of an optimiser's state are numbers.
                 return {"dict": [[key, self.pack(inner, f"{path}/{key}")] for key, inner in value.items()]}
             case list() | tuple():
                 packed = [self.pack(inner, f"{path}/{place}") for place, inner in enumerate(value)]

@@ -1,7 +1,7 @@
-"""The directory of one run, with everything that is needed to check its score.
+"""The directory of one run, with everything needed to check its score.
 
-recipe.json        what was run
-versions.json      with what: Python, torch, its threads, simulator, renderer, processor, and which maskrl, to the commit
+recipe.json        the recipe
+versions.json      Python, torch, its threads, simulator, renderer, processor, and maskrl's version and commit
 metrics.jsonl      one line per event, each with its clock: frames, decisions, updates, seconds
 status.json        running, stopped, done or failed, and why
 checkpoints/       the newest state and the one before, tensors and plain values only
@@ -41,16 +41,16 @@ Status = Literal["new", "running", "stopped", "done", "failed"]
 
 
 class RunFiles:
-    """A run's directory, to be read: its status, log, versions and results. Needs no recipe, so it opens what `Run` refuses."""
+    """Read a run's directory: status, log, versions and results. Works without a readable recipe, which `Run` needs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def status(self) -> Status:
-        """The status of the run. A status file that cannot be read only shows that there is a run.
+        """The status of the run; an unreadable status file counts as "running".
 
-        A run that says running, though no process holds its lock, is stopped. (Windows has no locks: there it is always stopped.)
+        A "running" run whose lock no process holds is reported as stopped. (Windows has no locks: there, every such run is.)
         """
         if not os.path.exists(self.path / "status.json"):
             return "new"
@@ -70,15 +70,15 @@ class RunFiles:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a process trains this run, as far as the file system tells."""
+        """Whether a process trains this run; False if the file system has no locks."""
         return is_trained(self.path)
 
     def require_plain(self) -> None:
-        """Refuse a directory with links, pipes or devices in place of a run's files: a stranger may have made it."""
+        """Raise RunError if links, pipes or devices replace files of the run: the directory may be from an untrusted source."""
         require_plain(self.path)
 
     def events(self, *kinds: Kind) -> Iterator[dict[str, Any]]:
-        """The logged events in order, of these kinds or of all; a line torn by a crash is passed over."""
+        """The logged events in order, of these kinds or of all; lines torn by a crash are skipped."""
         try:
             content = read_bytes(self.path, "metrics.jsonl", most=LOG)
         except FileNotFoundError:
@@ -97,7 +97,7 @@ class RunFiles:
         ]
 
     def frame(self) -> Any:
-        """The scores as a DataFrame of pandas."""
+        """The scores as a pandas DataFrame."""
         require_extra("pandas", "report")
         import pandas  # type: ignore[import-untyped]
 
@@ -105,7 +105,7 @@ class RunFiles:
 
     @property
     def videos(self) -> list[Path]:
-        """Videos in the run's directory and its folders, such as those of `maskrl evaluate --video`."""
+        """Videos in the run's directory, such as those of `maskrl evaluate --video`."""
         found = (path for path in self.path.rglob("*") if path.suffix.lower() in (".mp4", ".gif"))
         return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
@@ -121,22 +121,22 @@ class Run(RunFiles):
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> "Run":
-        """The run in this directory: a new one, or the one that is there if it has the same recipe."""
+        """Create a run in this directory, or open the one there if it has the same recipe."""
         if os.path.lexists(path / "recipe.json"):
             RunFiles(path).require_plain()
-            # A recipe with a user's config cannot be read back, but it can be recognised.
+            # A recipe with a user's config cannot be read back, but it can be compared.
             known = read_object(path, "recipe.json") == json.loads(as_json(recipe))
             run = cls(path, recipe) if known else cls.open(path)
             if run.recipe != recipe:
                 changes = "\n".join(f"  {line}" for line in difference(run.recipe, recipe))
                 raise RunError(
-                    f"{path} holds a run of another recipe, made by {run.maker}. There and here:\n{changes}\n"
+                    f"{path} holds a run of another recipe, made by {run.maker}. Stored and requested values:\n{changes}\n"
                     "Continue it with the overrides it was started with, or choose another --run-dir. If you gave none, its "
-                    "version had other defaults: give these values."
+                    "version had other defaults: pass the stored values as overrides."
                 )
             run.require_same_encoder()
             return run
-        # A run that was killed while these two were written has not begun: they are written again.
+        # If a process was killed while it wrote these two, the run has not begun: write them again.
         first = ("versions.json", "recipe.json")
         if path.exists() and not all(file.name.startswith(first) for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
@@ -150,7 +150,7 @@ class Run(RunFiles):
 
     @classmethod
     def open(cls, path: Path) -> "Run":
-        """The run that is in this directory."""
+        """Open the run in this directory."""
         file = path / "recipe.json"
         if not os.path.lexists(file):
             raise RunError(f"{path} holds no run: there is no recipe.json in it. `maskrl train` makes one.")
@@ -169,9 +169,7 @@ class Run(RunFiles):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process from training this run. The system frees the lock when the process ends, for whatever
-        reason.
-        """
+        """Keep other processes from training this run. The system frees the lock when the process ends, even by a crash."""
         with ExitStack() as stack:
             with self._writing():
                 stack.enter_context(self._lock)
@@ -180,7 +178,7 @@ class Run(RunFiles):
             yield
 
     def require_same_encoder(self) -> None:
-        """Refuse to go on if the file of its first encoder has changed. A missing file matters only at the very start."""
+        """Raise RunError if the run's encoder file has changed. A missing file matters only at the start of a run."""
         path, begun = encoder_path(self.recipe), self.versions().get("encoder")
         if path is not None and begun is not None and path.is_file() and (now := checkpoint.digest_of(path)) != begun:
             raise RunError(
@@ -190,7 +188,7 @@ class Run(RunFiles):
 
     @property
     def threads(self) -> int:
-        """Threads of torch, fixed when the run is made: rounding depends on them, and a continued run must keep its results."""
+        """Torch's threads, fixed when the run is created: rounding depends on them, and a continued run must keep its results."""
         begun = self.versions().get("threads")
         return self.recipe.threads or (begun if type(begun) is int and 0 < begun <= 1024 else usual_threads())
 
@@ -200,11 +198,11 @@ class Run(RunFiles):
         self._log.append({"kind": kind, **asdict(clock), **values})
 
     def rewind(self, clock: Clock | None, mark: Mark | None = None, *, evaluated: int | None = None) -> Rewound:
-        """Cut the log back to a checkpoint of this time, whose state has this `log`; or to nothing. See `Log.rewind`."""
+        """Cut the log back to the checkpoint with this clock and mark, or to nothing. See `Log.rewind`."""
         return self._log.rewind(clock, mark, evaluated)
 
     def complaints(self) -> list[str]:
-        """Notes about changes to the run's files by other programs, each given once."""
+        """New notes about changes to the run's files by other programs; each is returned once."""
         told, self._log.complaints = self._log.complaints, []
         return told
 
@@ -215,14 +213,12 @@ class Run(RunFiles):
 
     @cached_property
     def digest(self) -> str:
-        """The digest that checkpoints have of their recipe: of its text, because another version of maskrl may have written
-        it.
-        """
+        """The recipe's digest in checkpoints: of the file's text, because another version of maskrl may have written it."""
         there = (self.path / "recipe.json").exists()
         return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 
     def _earlier_digests(self) -> list[str]:
-        """Of the recipes before the run was extended: its checkpoints of that time still serve."""
+        """Digests of the recipes before the run was extended; checkpoints from then remain valid."""
         earlier = self.versions().get("extended", [])
         known = [one.get("recipe") for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
         return [digest for digest in known if isinstance(digest, str)]
@@ -232,9 +228,9 @@ class Run(RunFiles):
         return self.path / "checkpoints"
 
     def save(self, state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint. Those before it stay until it is on the disk, and so is the log up to here.
+        """Write a checkpoint. Earlier ones stay until it and the log so far are on the disk.
 
-        Refuses if another process has taken the run: its lock is looked at first.
+        Raise RunError first if another process has taken over the run.
         """
         if self._is_locked_by_us and (told := self._lock.check()) is not None:
             self._log.complaints.append(told)
@@ -243,10 +239,10 @@ class Run(RunFiles):
     def restore(
         self, tell: Callable[[str], None] | None = None, *, set_aside: bool = False, older: bool = False
     ) -> dict[str, Any] | None:
-        """The newest state that can be read, or None if none was written. `tell` hears of damaged ones that were skipped.
+        """The newest readable state, or None if none was written. `tell` is called with a note on skipped, damaged ones.
 
-        `set_aside` (when training) renames damaged ones, so that they do not count as one of the two that are kept.
-        `older` also reads older formats whose policies can still be used.
+        `set_aside` (for training) renames damaged ones, so that they do not count as one of the two to keep.
+        `older` also reads older formats whose policies are still usable.
         """
         damaged = []
         for found in checkpoint.checkpoints(self.checkpoints):
@@ -259,7 +255,7 @@ class Run(RunFiles):
                 continue
             self._require_readable(content, found.path, checkpoint.READABLE if older else (checkpoint.FORMAT,))
             if damaged and tell is not None:
-                tell(f"{' and '.join(damaged)}; taking the checkpoint before, {found.path.name}.")
+                tell(f"{' and '.join(damaged)}; using the previous checkpoint, {found.path.name}.")
             return content.state
         if damaged:
             raise RunError(
@@ -267,7 +263,7 @@ class Run(RunFiles):
                 "remove the run's directory and start again."
             )
         reached = max((event["frames"] for event in self.events()), default=0)
-        if reached > self.recipe.checkpoint_every:  # there was one: do not write over it
+        if reached > self.recipe.checkpoint_every:  # there was a checkpoint: do not overwrite the run
             raise RunError(
                 f"{self.path} has reached {reached:,} frames, but its checkpoints are gone. Put them back into "
                 f"{self.checkpoints.name}/, or remove the run's directory to start again."
@@ -275,7 +271,7 @@ class Run(RunFiles):
         return None
 
     def newest(self, tell: Callable[[str], None], *, older: bool = False) -> dict[str, Any]:
-        """The newest state that can be read, to look at it; an error if there is none."""
+        """The newest readable state, for reading only; raise RunError if there is none."""
         state = self.restore(tell, older=older)
         if state is None:
             raise self.no_checkpoint()
@@ -300,8 +296,8 @@ class Run(RunFiles):
             )
         if content.recipe not in (self.digest, *self._earlier_digests()):
             raise RunError(
-                f"{path} is of another recipe ({content.recipe}, here {self.digest}). Take it out of this directory; the "
-                "checkpoint before it will be used."
+                f"{path} is of another recipe ({content.recipe}, here {self.digest}). Remove it from this directory; the "
+                "previous checkpoint will be used."
             )
 
 
@@ -315,12 +311,12 @@ def default_path(recipe: Recipe) -> Path:
 
 
 def encoder_path(recipe: Recipe) -> Path | None:
-    """The file that the recipe's encoder begins with."""
+    """The file from which the recipe's encoder starts; None if there is none."""
     return None if recipe.encoder_from is None else Path(recipe.encoder_from.replace("{seed}", str(recipe.seed)))
 
 
 def begun_from(recipe: Recipe) -> dict[str, str]:
-    """The digest of that file, to recognise it later."""
+    """The digest of that file, to detect changes later."""
     path = encoder_path(recipe)
     if path is None:
         return {}
@@ -333,7 +329,7 @@ PACKAGES = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "al
 
 
 def versions(recipe: Recipe) -> dict[str, str | None]:
-    """What may change a result without changing the recipe. None: not installed, or unknown."""
+    """Versions and hardware that may change results of the same recipe. None: not installed, or unknown."""
     installed = {package: [one.version for one in metadata.distributions(name=package)][:1] for package in PACKAGES}
     return {
         "python": platform.python_version(),
@@ -351,7 +347,7 @@ def versions(recipe: Recipe) -> dict[str, str | None]:
 
 
 def instructions() -> str:
-    """The instruction sets that torch's kernels use, and what keeps its libraries from better ones. Sums round by them."""
+    """The instruction sets of torch's kernels, and variables that limit its libraries. The rounding of sums depends on both."""
     asked = [f"{name}={os.environ[name]}" for name in sorted(LIMITS) if os.environ.get(name)]
     return " ".join([str(torch.backends.cpu.get_cpu_capability()), *asked])
 
@@ -367,18 +363,18 @@ def torch_build() -> str:
 
 
 def driver() -> str | None:
-    """Of the GPU, where the system tells."""
+    """The version of the GPU's driver; None if unknown."""
     with suppress(OSError):
         return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     return None
 
 
-@cache  # later commits do not change the code that this process runs
+@cache  # later commits do not change the running code
 def source() -> str | None:
-    """Which maskrl this is: the version and origin of an installed wheel, or the commit of a checkout; None if unknown."""
+    """The version and origin of an installed maskrl, or the commit of a checkout; None if unknown."""
     package = Path(__file__).resolve().parents[1]
     for wheel in metadata.distributions(name="maskrl"):
-        # The record of an editable installation is not beside the package.
+        # The record of an editable installation is elsewhere.
         if Path(str(wheel.locate_file("maskrl"))).resolve() == package:
             return f"{wheel.version} {_origin(wheel)}".rstrip()
     command = ["git", "-C", str(package), "describe", "--always", "--dirty"]
@@ -389,7 +385,7 @@ def source() -> str | None:
 
 
 def _origin(wheel: metadata.Distribution) -> str:
-    """The commit, or the digest of the archive, that pip notes for what comes from no index."""
+    """The commit or the archive's digest, which pip records for packages that do not come from an index."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         url = json.loads(wheel.read_text("direct_url.json") or "{}")
         digests = [f"{kind}={digest}" for kind, digest in url.get("archive_info", {}).get("hashes", {}).items()]

@@ -1,4 +1,4 @@
-"""An encoder by itself, as a safetensors file: the result of pre-training, with which a run may begin."""
+"""An encoder in a safetensors file of its own: the result of pre-training, from which a run may start."""
 
 import json
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from maskrl.files import status_of, write_whole
 from maskrl.nn.encoders import Encoder
 from maskrl.runs.directory import RunError
 
-KEY = "maskrl_encoder"  # of the one entry of the metadata: so equal encoders are equal files
+KEY = "maskrl_encoder"  # the only metadata entry, so that equal encoders give equal files
 
 
 def write(path: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
-    """Write the whole file or nothing. `about` says how the encoder was made; only people read it."""
+    """Write the whole file or nothing. `about`: how the encoder was made, for readers only."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     write_whole(path, save(tensors, metadata={KEY: json.dumps(about)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights, and how they were made."""
+    """Read the weights, and `about`: how they were made."""
     if status_of(path.parent, path.name) is None:
         raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             if KEY not in metadata:
-                raise ValueError("it is something else in safetensors")
+                raise ValueError("it is a safetensors file with other content")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata[KEY])  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} is not an encoder of `maskrl pretrain`: {error}.") from error
@@ -42,15 +42,15 @@ def load(path: Path, encoder: Encoder) -> None:
 
 
 def fitting(path: Path, encoder: Encoder) -> dict[str, Tensor]:
-    """The weights of the file. Refuses those of another shape than the encoder's, which may be without data."""
+    """Read the weights; raise RunError if their shapes differ from the encoder's, which may be on the meta device."""
     weights, _ = read(path)
     there = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     here = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
     if there != here:
         name = next(name for name in (*here, *there) if there.get(name) != here.get(name))
         raise RunError(
-            f"{path} holds another encoder: its {name} is {there.get(name, 'missing')}, the recipe's "
+            f"{path} does not fit the recipe: its {name} is {there.get(name, 'missing')}, the recipe's "
             f"{here.get(name, 'missing')}. Pre-train with the same env.size, env.frame_stack, agent.augment.crop and "
-            "agent.encoder as the run that is to begin with it."
+            "agent.encoder as the run that starts from it."
         )
     return weights

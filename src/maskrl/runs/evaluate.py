@@ -1,4 +1,4 @@
-"""Evaluation: full episodes without exploration, in environments of their own."""
+"""Evaluation: whole episodes without exploration, in environments separate from training."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,15 +25,15 @@ class EpisodeReturns:
 
     @property
     def spread(self) -> float:
-        """Standard deviation over episodes: not over seeds, which is what the paper's tables show."""
+        """Standard deviation over episodes. (The paper's tables show it over seeds.)"""
         return float(np.std(self.returns))
 
 
 Env = gym.Env[Any, Any]
-# (N, C, H, W), and (N, V) if there are numbers beside them → an action for each
+# (N, C, H, W), and (N, V) for vector observations → an action for each
 Act = Callable[..., Sequence[Any] | NDArray[Any]]
 Camera = Callable[[NDArray[np.uint8]], None]
-Counter = Callable[[int], None]  # called at every decision with the number of ended episodes; may raise to give up
+Counter = Callable[[int], None]  # called at every decision with the number of finished episodes; may raise to stop
 
 
 def evaluate(policy: Act, envs: Sequence[Env], *, episodes: int, **options: Any) -> EpisodeReturns:
@@ -54,10 +54,10 @@ def play(
     watcher: Camera | None = None,
     counter: Counter | None = None,
 ) -> None:
-    """Play with the policy's actions, and random ones with probability `epsilon`, in all environments side by side.
+    """Play the policy's actions, or random ones with probability `epsilon`, in all environments at once.
 
-    Episode i is reset with the seed of (seed, i), so all policies see the same starts. An environment whose episode has ended
-    takes the next of those that wait. `watcher` gets rendered images of the first environment.
+    Episode i is reset with a seed made of (seed, i), so all policies get the same starts. An environment whose episode has ended
+    takes the next episode. `watcher` gets rendered images of the first environment.
     """
     playing = _begin(envs, waiting, seed)
     while playing:
@@ -76,17 +76,17 @@ def play(
 
 
 def nobody(obs: NDArray[np.uint8], vectors: NDArray[np.float32] | None = None) -> Sequence[Any]:
-    """The policy of a random player, whose actions are all drawn: for `epsilon=1`."""
+    """A placeholder policy for `epsilon=1`, where all actions are random."""
     return [None] * len(obs)
 
 
 def random_returns(envs: Sequence[Env], *, episodes: int, seed: int) -> EpisodeReturns:
-    """The returns of uniformly random actions, to compare a score with."""
+    """The returns of uniformly random actions, a baseline for scores."""
     return evaluate(nobody, envs, episodes=episodes, seed=seed, epsilon=1.0)
 
 
 def next_of(waiting: deque[int]) -> int | None:
-    """The number of the next episode; None if there is no more. Others may take from the same ones."""
+    """Take the number of the next episode; None if there are none left. Other threads may take from the same queue."""
     try:
         return waiting.popleft()
     except IndexError:
@@ -94,7 +94,7 @@ def next_of(waiting: deque[int]) -> int | None:
 
 
 def _begin(envs: Sequence[Env], waiting: deque[int], seed: int) -> list["Episode"]:
-    """An episode in every environment, as long as there are any left."""
+    """Begin an episode in each environment, while there are any left."""
     numbers = [(env, next_of(waiting)) for env in envs]
     return [Episode(env, number, seed) for env, number in numbers if number is not None]
 
@@ -114,7 +114,7 @@ class Episode:
         self.total, self.ended = self.total + float(reward), terminated or truncated
 
     def chosen_by(self, policy: Act) -> Any:
-        """What a policy does now."""
+        """The policy's action for the current observation."""
         return _chosen(policy, [self])[0]
 
 

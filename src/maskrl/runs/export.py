@@ -1,7 +1,7 @@
 """A policy as one file that needs neither maskrl nor the environment: ONNX, or torch.export's .pt2.
 
-It takes the newest pictures of the environment as they are, and returns an action of the environment's own. Resizing is part of
-it, and gives the same frames to the bit (see envs/pixels.py). The results of its check are stored in it.
+It takes the environment's newest pictures unchanged, and returns an action in the environment's own action space. It includes the
+resizing, which gives the same frames bit for bit (see envs/pixels.py), and stores the results of its check.
 """
 
 import copy
@@ -32,19 +32,19 @@ from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.policy import Policy
 from maskrl.words import count
 
-KEY = "maskrl.json"  # of what is stored beside the network
+KEY = "maskrl.json"  # of the facts stored with the network
 INPUT, BESIDE, OUTPUT = "pictures", "vectors", "action"
 ENDINGS = (".onnx", ".pt2")
 
-Pictures = NDArray[np.uint8]  # (N, frame_stack, height, width, channels), the oldest first
+Pictures = NDArray[np.uint8]  # (N, frame_stack, height, width, channels), oldest first
 Play = Callable[
     ..., NDArray[Any]
-]  # pictures, and numbers (N, V) if it takes some → the environment's own actions, one for each
+]  # pictures, and vector observations (N, V) if used → the environment's own actions, one for each
 
 
 class Exported(nn.Module):
-    """(N, frame_stack, height, width, channels) uint8, the oldest picture first, and (N, V) float32 of the newest where there are
-    numbers beside it → N of the environment's own actions.
+    """(N, frame_stack, height, width, channels) uint8, oldest picture first, and the newest vector observations (N, V) float32 if
+    used → N of the environment's own actions.
     """
 
     bounded: Tensor
@@ -65,7 +65,7 @@ class Exported(nn.Module):
         self.network = copy.deepcopy(policy.network).cpu().eval()
         for module in list(self.network.modules()):
             for name, inner in module.named_children():
-                if isinstance(inner, Convolutions):  # whose fused kernels are a CPU's own; these are the same values
+                if isinstance(inner, Convolutions):  # fused kernels run on a CPU only; the values are the same
                     setattr(module, name, nn.Sequential(*inner))
         rows, columns = (area_weights(side, self.picture.size) for side in (self.picture.height, self.picture.width))
         low, high = (np.array(side, np.float32) for side in (self.actions.low, self.actions.high))
@@ -78,7 +78,7 @@ class Exported(nn.Module):
             self.register_buffer(name, torch.from_numpy(np.array(array)), persistent=False)
 
     def frames(self, pictures: Tensor) -> Tensor:
-        """(N, S, H, W, C) uint8 → (N, S·c, size, size), whole numbers from 0 to 255: what `Picture.frame` makes, to the bit."""
+        """(N, S, H, W, C) uint8 → (N, S·c, size, size), whole numbers in 0..255, bit for bit as `Picture.frame`."""
         picture, values = self.picture, pictures.float()
         if picture.channels == 4:
             values = values[..., :3]
@@ -91,7 +91,7 @@ class Exported(nn.Module):
         return values.reshape(-1, self.stack * channels, size, size)
 
     def numbers(self, vectors: Tensor) -> Tensor:
-        """(N, V) → what `Vector.scaled` makes of them."""
+        """Scale vector observations (N, V) as `Vector.scaled` does."""
         within = ((vectors - self.centre) / self.extent).clamp(-1, 1)
         return torch.where(self.bounded, within, vectors.sign() * vectors.abs().log1p())
 
@@ -110,7 +110,7 @@ class Exported(nn.Module):
 
 
 def outside_of(policy: Policy) -> Outside:
-    """The observations and actions of the environment; for the suites of maskrl, frames and actions as they are."""
+    """The environment's observations and actions; for maskrl's own suites, the network's frames and actions."""
     if policy.outside is not None:
         return policy.outside
     (channels, height, width), spaces = policy.frame_shape, policy.spaces
@@ -151,9 +151,7 @@ def about(policy: Policy, recipe: Recipe) -> dict[str, Any]:
 
 
 def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
-    """Convert the policy to the format that the path's ending names. The function that is returned writes the file, with the
-    facts it gets.
-    """
+    """Convert the policy to the format of the path's suffix. Returns a function that writes the file with the given facts."""
     module, outside = Exported(policy).eval(), outside_of(policy)
     examples = tuple(torch.from_numpy(part) for part in _noise(policy, 2))
     batch = torch.export.Dim("batch")
@@ -163,7 +161,7 @@ def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
         store = convert(module, examples, {name: {0: batch} for name in names})
 
     def write(told: dict[str, Any]) -> None:
-        aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # the whole file or nothing
+        aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # write the whole file or nothing
         try:
             with _quiet():
                 store(aside, json.dumps(told))
@@ -178,7 +176,7 @@ Store = Callable[[Path, str], None]
 
 
 def _noise(policy: Policy, count: int, seed: int = 0) -> tuple[NDArray[Any], ...]:
-    """Random pictures, and numbers beside them if the policy takes some."""
+    """Random pictures, and random vector observations if the policy takes them."""
     outside, generator = outside_of(policy), np.random.default_rng(seed)
     picture, vector = outside.picture, outside.vector
     shape = (count, policy.frame_stack, picture.height, picture.width, picture.channels)
@@ -217,7 +215,7 @@ def _as_onnx(module: nn.Module, examples: tuple[Tensor, ...], batch: dict[str, A
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress what torch's exporters print about themselves and about packages that are not needed here."""
+    """Suppress the output of torch's exporters about themselves and about packages that are not needed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -230,7 +228,7 @@ def _quiet() -> Iterator[None]:
 
 
 def require_format(path: Path) -> None:
-    """Refuse unknown formats, and say which package a known one lacks."""
+    """Raise an error for an unknown format, or if the format's package is missing."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"A policy is a .onnx or a .pt2 file; {path.name!r} ends in neither.")
     for module in ("onnx", "onnxruntime", "onnxscript") if path.suffix == ".onnx" else ():
@@ -238,7 +236,7 @@ def require_format(path: Path) -> None:
 
 
 def player(path: Path) -> Play:
-    """Plays with a file: by onnxruntime, or by torch alone."""
+    """A function that computes actions with an exported file: by onnxruntime, or by torch alone."""
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
 
@@ -256,17 +254,17 @@ def player(path: Path) -> Play:
     return lambda *inputs: np.asarray(session.run(None, dict(zip((INPUT, BESIDE), inputs, strict=False)))[0])
 
 
-# ── The proof ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The check ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Proof(NamedTuple):
-    """How far a file and the policy that it was made of agree."""
+    """How closely an exported file agrees with its policy."""
 
     on: str  # what they were compared on
     observations: int
     largest_difference: float  # between two actions, in the environment's own units
-    different: int | None = None  # observations with another action, where actions are discrete
-    returns: tuple[float, ...] = ()  # of the file
+    different: int | None = None  # observations with a different action, if actions are discrete
+    returns: tuple[float, ...] = ()  # of the exported file
     policy_returns: tuple[float, ...] = ()
 
     @property
@@ -282,7 +280,7 @@ class Proof(NamedTuple):
 
 
 def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, episodes: int, seed: int) -> Proof:
-    """Play episodes by the policy and by its file from the same starts, and compare actions on the policy's observations."""
+    """Play episodes with the policy and with its file from the same starts, and compare actions on the policy's observations."""
     differences: list[float] = []
     recent = Recent(policy.frame_stack, policy.pad)
 
@@ -319,7 +317,7 @@ def prove(play: Play, policy: Policy, recipe: Recipe, *, observations: int, epis
 
 
 def prove_on_noise(play: Play, policy: Policy, *, observations: int) -> Proof:
-    """Compare on random pictures, where no environment may be played."""
+    """Compare actions on random pictures, for environments that may not run here."""
     module, differences = Exported(policy).eval(), []
     for number in range(observations):
         noise = _noise(policy, 1, number)
@@ -331,7 +329,7 @@ def prove_on_noise(play: Play, policy: Policy, *, observations: int) -> Proof:
 
 
 class Recent:
-    """The newest pictures of an episode, as a file takes them."""
+    """The stack of newest pictures of an episode, the input of an exported file."""
 
     def __init__(self, stack: int, pad: Pad) -> None:
         self._stack, self._pad = stack, pad
@@ -341,14 +339,14 @@ class Recent:
         self._pictures = []
 
     def push(self, picture: Pictures) -> Pictures:
-        """(H, W, C) → (1, stack, H, W, C)."""
+        """Add a picture (H, W, C); return the stack (1, stack, H, W, C)."""
         past = picture if self._pad == "repeat" else np.zeros_like(picture)
         self._pictures = [*(self._pictures or [past] * self._stack)[1:], picture.copy()]
         return np.stack(self._pictures)[None]
 
 
 def _return_of(env: Any, act: Callable[..., Any], seed: int) -> float:
-    """Of an episode that is played by pictures, in the environment's own actions."""
+    """The return of an episode, played from pictures with the environment's own actions."""
     obs, _ = env.reset(seed=seed, options={"restart": True})
     raw, step = getattr(env.unwrapped, "raw", None), getattr(env.unwrapped, "step_outside", env.step)
     beside = getattr(env.unwrapped, "raw_vector", lambda: None)

@@ -1,4 +1,4 @@
-"""Give a finished or stopped run a larger budget. Only its recipe is written again, with a note of the one before."""
+"""Give a finished or stopped run a larger budget. Only its recipe changes; the previous one is noted."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Extension(NamedTuple):
     """The recipe with a larger budget, and the differences from a run that had it from the start."""
 
     recipe: Recipe
-    differences: tuple[str, ...] = ()  # sentences; none: it will be the same run, bit for bit
+    differences: tuple[str, ...] = ()  # sentences; empty: the same run, bit for bit
 
 
 def plan(run: Run, overrides: Sequence[str]) -> Extension:
@@ -26,8 +26,8 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
     others = [line for line in overrides if not line.strip().startswith("budget.")]
     if others:
         raise RunError(
-            f"{others[0]}: only the budget of a run can be extended, such as budget.frames={2 * run.recipe.frames}. Another value "
-            "is another run: start it with `maskrl train`."
+            f"{others[0]}: only the budget of a run can be extended, such as budget.frames={2 * run.recipe.frames}. To change "
+            "another value, start a new run with `maskrl train`."
         )
     try:
         wanted = with_overrides(run.recipe, [*_other_unit(run.recipe, overrides), *overrides])
@@ -47,11 +47,11 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
 
 
 def extend(run: Run, recipe: Recipe) -> Run:
-    """Give the run this recipe of `plan`. The caller then trains it, as if it had been stopped."""
-    with run.locked():  # no other process trains it meanwhile
+    """Give the run the recipe from `plan`. The caller then continues it like a stopped run."""
+    with run.locked():  # so that no other process trains it meanwhile
         begun = run.versions()
         earlier = [*begun.get("extended", []), {"recipe": run.digest, "budget": asdict(run.recipe.budget)}]
-        # In this order: a crash in between leaves a run that goes on as it was.
+        # In this order, so that a crash in between leaves the run as it was.
         write_whole(run.path / "versions.json", json.dumps(begun | {"extended": earlier}, indent=2))
         write_whole(run.path / "recipe.json", as_json(recipe))
         run.set_status("stopped")
@@ -59,14 +59,14 @@ def extend(run: Run, recipe: Recipe) -> Run:
 
 
 def _other_unit(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
-    """A budget has one unit: naming the other one replaces the first."""
+    """The unit of the budget to clear: a budget has one unit, and naming the other one replaces it."""
     named = {line.partition("=")[0].strip() for line in overrides}
     units = {"budget.frames": "budget.decisions=none", "budget.decisions": "budget.frames=none"}
     return [units[name] for name in named & units.keys() if units[name].partition("=")[0] not in named]
 
 
 def _with_room(before: Recipe, wanted: Recipe, state: dict[str, Any]) -> tuple[Recipe, list[str]]:
-    """A replay that never held more than it had room for can grow; one that has thrown frames away stays as large as it is."""
+    """Enlarge the replay if it has not dropped frames yet; otherwise keep its size and note the difference."""
     spaces = Spaces(**state["spaces"] | {"obs": tuple(state["spaces"]["obs"])})
     old, new = (replay_size(recipe, spaces)["capacity"] for recipe in (before, wanted))
     replays = [of_place(state["replay"], place) for place in range(before.env.parallel)]

@@ -1,8 +1,8 @@
 """The lock of a run: one process trains it at a time.
 
-The process locks two inodes: that of the run's directory, so that removing a file does not free the run, and that of the file
-`lock` in it, which names the process and is enough where directories cannot be locked (NFS). The system frees both when the
-process ends, for whatever reason. Before every save the process looks whether the two are still the ones it has locked.
+The process locks two inodes: the run's directory, so that removing a file does not free the run, and the file `lock` in it, which
+names the process and is enough where directories cannot be locked (NFS). The system frees both when the process ends, even by a
+crash. Before every save the process checks that both are still the ones it has locked.
 """
 
 import os
@@ -21,7 +21,7 @@ except ImportError:  # Windows, where a run is not locked
 
 
 def claim(handle: int | IO[bytes]) -> None:
-    """Lock a file for this process, or raise BlockingIOError. Waits for `is_claimed`, which holds the lock for a moment."""
+    """Lock a file for this process, or raise BlockingIOError. Waits out `is_claimed`, which holds the lock for a moment."""
     for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,17 +31,17 @@ def claim(handle: int | IO[bytes]) -> None:
                 raise
             time.sleep(pause)
         except OSError:
-            return  # a file system without locks; `maskrl doctor` tells
+            return  # a file system without locks; `maskrl doctor` reports it
 
 
 def is_claimed(handle: int | IO[bytes]) -> bool:
-    """Whether some process has locked the file, as far as the file system tells."""
+    """Whether some process has locked the file; False if the file system has no locks."""
     if fcntl is None:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(handle, fcntl.LOCK_UN)
-    except OSError as error:  # of another kind: there are no locks
+    except OSError as error:  # another error: there are no locks
         return isinstance(error, BlockingIOError)
     return False
 
@@ -62,7 +62,7 @@ def is_trained(folder: Path) -> bool:
 
 
 class Lock:
-    """Keeps every other process from training a run, as long as the context lasts."""
+    """A context that keeps other processes from training a run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -93,9 +93,9 @@ class Lock:
         self._stack.close()
 
     def check(self) -> str | None:
-        """Look whether the lock is still ours. Returns a sentence if its file had to be made again.
+        """Check that this process still holds the lock. Returns a sentence if the lock file had to be created again.
 
-        Raises RunError if another process has taken the run, or if its directory is another one.
+        Raises RunError if another process has taken over the run, or if its directory was replaced.
         """
         assert self._file is not None
         ours = None if self._directory is None else os.fstat(self._directory)
@@ -117,7 +117,7 @@ class Lock:
         return "Something removed or replaced the run's file `lock`. It is back, and no other process trains this run."
 
     def _claimed_file(self) -> IO[bytes]:
-        """The file `lock`, locked, with our name in it."""
+        """The file `lock`, locked, with this process's name in it."""
         file = open_file(self._folder, "lock", "a+b")
         try:
             claim(file)
@@ -137,12 +137,12 @@ class Lock:
 
 
 def _open_directory(folder: Path) -> int | None:
-    """A handle of a directory; None on Windows, which has none."""
+    """A handle of a directory; None on Windows, which cannot open one."""
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if hasattr(os, "O_DIRECTORY") else None
 
 
 def _is_same(path: Path, known: os.stat_result) -> bool:
-    """Whether the path leads to a known inode."""
+    """Whether the path still points to the same inode."""
     try:
         return os.path.samestat(os.stat(path), known)
     except OSError:

@@ -1,8 +1,8 @@
 """metrics.jsonl: one line for every event of a run.
 
-A checkpoint knows how many lines the log had when it was made, and their digest. A resume cuts the log back to exactly these, so
-that every event stands in it once, however often the run was killed. A log that has other lines is mended as far as possible, and
-the run says what is lost.
+A checkpoint stores the number of lines that the log had when it was written, and their digest. A resume cuts the log back to these
+lines, so that every event is logged once, however often the run was killed. A log with other lines is repaired as far as possible,
+and the run reports what is lost.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from maskrl.clock import Clock
 from maskrl.files import LOG, RunError, open_file, read_bytes, write_whole
 
 # random: the score of random actions. probe: measures of the encoder, see representation/latents.py. The last three are about
-# the process, not the run: where its time went, the cost of a checkpoint, and what did not go as planned.
+# the process, not the run: seconds per part, the cost of a checkpoint, and notes on problems.
 Kind = Literal["update", "episode", "evaluation", "random", "probe", "timing", "checkpoint", "note"]
-CLOCK = tuple(field.name for field in fields(Clock))  # that every event has
+CLOCK = tuple(field.name for field in fields(Clock))  # fields of every event
 OF_EVALUATIONS = ("evaluation", "random", "probe", "timing")
 NAME = "metrics.jsonl"
 
@@ -29,8 +29,8 @@ Mark = Mapping[str, Any]  # lines, bytes and sha256 of a log
 class Rewound(NamedTuple):
     """The result of cutting back a log."""
 
-    notes: tuple[str, ...]  # from after the checkpoint: they record what happened to the run, so they are kept
-    checkpoint: bool  # whether the line of the checkpoint itself is there
+    notes: tuple[str, ...]  # written after the checkpoint; kept, because they record problems of the run
+    checkpoint: bool  # whether the log has the checkpoint's own line
     complaint: str  # what is wrong with the log; empty if nothing is
 
 
@@ -40,7 +40,7 @@ class Log:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._end: tuple[int, int] | None = None  # inode and bytes after our last line
-        self.complaints: list[str] = []  # about what something else did to the file
+        self.complaints: list[str] = []  # about changes by other programs
 
     def append(self, event: Mapping[str, Any]) -> None:
         with open_file(self._folder, NAME, "ab") as file:
@@ -50,7 +50,7 @@ class Log:
             self._end = _end_of(file.fileno())
 
     def mark(self) -> Mark:
-        """The mark of the log for a checkpoint. Writes the log to the disk first."""
+        """Sync the log to the disk; return its mark for a checkpoint."""
         with open_file(self._folder, NAME, "a+b", most=LOG) as file:
             self._compare(file.fileno())
             self._end = _end_of(file.fileno())
@@ -61,7 +61,7 @@ class Log:
     def rewind(self, clock: Clock | None, mark: Mark | None, evaluated: int | None) -> Rewound:
         """Cut the log back to a checkpoint made at this time with this mark, or to nothing.
 
-        `evaluated`: frames of the newest evaluation that the checkpoint knows of. For logs that do not fit the mark.
+        `evaluated`: frames of the newest evaluation in the checkpoint, for logs that do not match the mark.
         """
         content = self._content()
         whole, complaint = _part(content, mark)
@@ -92,7 +92,7 @@ class Log:
             raise RunError(f"{self._folder / NAME} cannot be read: {error.strerror}.") from error
 
     def _compare(self, handle: int) -> None:
-        """Complain once if the file is not as we left it."""
+        """Add a complaint, once, if the file changed since our last line."""
         if self._end is not None and self._end != _end_of(handle):
             self.complaints.append(
                 f"Something else removed, replaced or changed {NAME} while the run was training. Events before this one may be "
@@ -101,10 +101,10 @@ class Log:
 
 
 def events_of(content: bytes, *kinds: Kind) -> Iterator[dict[str, Any]]:
-    """The events of a log in order, of these kinds or of all. A line that no run has written is passed over."""
+    """The events of a log in order, of these kinds or of all. Lines that no run has written are skipped."""
     words = [kind.encode() for kind in kinds or get_args(Kind)]
     for line in content.splitlines():
-        # Most lines of a long log are updates: those that are not asked for are not parsed.
+        # Most lines of a long log are updates: skip parsing lines of other kinds.
         event = _event(line) if any(word in line for word in words) else None
         if event is not None and (not kinds or event["kind"] in kinds):
             yield event
@@ -119,22 +119,22 @@ def mark_of(content: bytes) -> Mark:
 
 
 def _part(content: bytes, mark: Mark | None) -> tuple[bytes | None, str]:
-    """The lines that a checkpoint knows; None, and what is wrong, if they are not in the log."""
+    """The lines up to a checkpoint; None, and a complaint, if they are not in the log."""
     if not isinstance(mark, Mapping) or any(type(mark.get(name)) is not int for name in ("lines", "bytes")):
-        return None, ""  # a checkpoint of an older version, or of a stranger
+        return None, ""  # a checkpoint of an older version, or a foreign one
     part = content[: mark["bytes"]]
     if mark_of(part) == dict(mark):
         return part, ""
     lost = mark["lines"] - part.count(b"\n")
     words = f"{lost:,} of its {mark['lines']:,} lines are missing" if lost > 0 else "its lines were changed"
     return None, (
-        f"{NAME} is not the log that the checkpoint was made with: {words}. What can be read of it is kept. The run is not "
-        "affected, but its log, and reports of it, lack what is lost."
+        f"{NAME} does not match the checkpoint: {words}. All readable lines are kept. The run is not "
+        "affected, but its log and reports lack the lost lines."
     )
 
 
 def _is_past(event: Mapping[str, Any], clock: Clock, evaluated: int | None) -> bool:
-    """Whether a checkpoint of this time comes after the event. One made within an evaluation comes before its result."""
+    """Whether the event is older than a checkpoint of this time. A checkpoint during an evaluation is older than its result."""
     if evaluated is not None and event["kind"] in OF_EVALUATIONS and event["frames"] > evaluated:
         return False
     return bool(event["decisions"] <= clock.decisions and event["updates"] <= clock.updates)

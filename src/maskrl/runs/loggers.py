@@ -1,4 +1,4 @@
-"""Where the numbers of a run go besides its metrics.jsonl: the terminal (terminal.py), TensorBoard, W&B, a logger of your own."""
+"""Loggers that get a run's numbers besides metrics.jsonl: the terminal (terminal.py), TensorBoard, W&B, or your own."""
 
 import importlib.util
 import json
@@ -14,30 +14,30 @@ RECENT = 60.0  # seconds of training over which the speed is measured
 
 
 class Logger:
-    """Receives the numbers of a run while it trains. Subclass it, or bring the same three methods.
+    """Receives the numbers of a run while it trains. Subclass it, or write a class with the same three methods.
 
     `write` is called once before training starts or continues, after every decision (usually with no points), and with points:
 
     logged update        its metrics, such as critic/loss (the 1st, 51st, 101st, … update)
     end of an episode    training/return, training/length
-    during evaluation    evaluation/ended and evaluation/episodes: how many have ended, of how many
+    during evaluation    evaluation/ended and evaluation/episodes: finished episodes, and all
     evaluation           evaluation/score, evaluation/spread; before the first decision also random/score
 
-    Logged updates, evaluations and checkpoints also bring time/<part>, the seconds spent in each part since the process
+    Logged updates, evaluations and checkpoints also have time/<part>, the seconds spent in each part since the process
     started, and speed/decisions_per_second.
     """
 
     name = ""  # unique within a run; empty: the name of the class
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        """Take points, which may be none, at this time of the run."""
+        """Receive points, perhaps none, at this time of the run."""
         raise NotImplementedError(f"{type(self).__name__} needs a method write(points, clock).")
 
     def note(self, text: str, clock: Clock) -> None:
-        """Take a sentence about something that did not go as planned."""
+        """Receive a sentence about a problem."""
 
     def close(self) -> None:
-        """Finish, at the end of the process's part of the run. May be called twice, and after an error in `write`."""
+        """Finish, when the process stops training. May be called twice, and after an error in `write`."""
 
 
 class Speed:
@@ -50,7 +50,7 @@ class Speed:
 
     def add(self, points: Mapping[str, float], clock: Clock) -> None:
         if clock.updates > 0 and self._updates == 0:
-            self._recent.clear()  # decisions of the warm-up are many times faster than those that follow
+            self._recent.clear()  # the warm-up is many times faster than training
         self._updates = clock.updates
         self._aside |= {part: points[part] for part in self._aside if part in points}
         seconds = clock.seconds - sum(self._aside.values())
@@ -62,7 +62,7 @@ class Speed:
 
     @property
     def decisions_per_second(self) -> float | None:
-        """None until two moments are known."""
+        """The current speed; None until it was measured at two times."""
         if len(self._recent) < 2:
             return None
         (decisions, seconds), (last_decisions, last_seconds) = self._recent[0], self._recent[-1]
@@ -70,7 +70,7 @@ class Speed:
 
 
 class Loggers:
-    """Several loggers as one. One that raises is reported once, to `tell` and to the others, and then left out."""
+    """Several loggers as one. If one raises, this is reported once, to `tell` and the other loggers, and it is dropped."""
 
     def __init__(self, loggers: Sequence[Logger], tell: Callable[[str, Clock], None]) -> None:
         self._loggers: dict[str, Logger] = {}
@@ -107,12 +107,12 @@ class Loggers:
     def _call(self, name: str, call: Callable[[Logger], None]) -> None:
         try:
             call(self._loggers[name])
-        except Exception as error:  # any: a logger may be the user's own, and the run is worth more
+        except Exception as error:  # any error: a user's logger must not stop the run
             if name in self._left_out:
                 return
             self._left_out.add(name)
             text = (
-                f"The logger {name!r} failed and is left out from here on ({type(error).__name__}: {error}). "
+                f"The logger {name!r} failed and is not used any more ({type(error).__name__}: {error}). "
                 "The run is not affected: metrics.jsonl has its numbers."
             )
             self._tell(text, self._clock)
@@ -120,7 +120,7 @@ class Loggers:
 
 
 def _name_of(logger: Logger) -> str:
-    """The logger's name. Refuses what is not a logger."""
+    """The logger's name; raise TypeError if it is not a logger."""
     if isinstance(logger, type):
         raise TypeError(f"{logger.__name__} is a class, but a logger is an object. Pass {logger.__name__}(…) instead.")
     kind = type(logger).__name__
@@ -149,7 +149,7 @@ class TensorBoard(Logger):
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # Points that an earlier process wrote after its last checkpoint are made again: hide the first ones.
+            # Points that an earlier process wrote after its last checkpoint are written again: hide the old ones.
             self._writer = SummaryWriter(self._directory, purge_step=clock.frames or None)
         for name, value in points.items():
             self._writer.add_scalar(name, value, clock.frames)
@@ -160,7 +160,7 @@ class TensorBoard(Logger):
 
 
 class WandB(Logger):
-    """The same points in a W&B run of the project "maskrl". A run that is continued here is continued there."""
+    """The same points in a W&B run of the project "maskrl". Continuing the run continues its W&B run."""
 
     name = "wandb"
 
@@ -192,9 +192,9 @@ NAMED: dict[str, Callable[[Run], Logger]] = {"tensorboard": TensorBoard, "wandb"
 
 
 def choose_loggers(names: Sequence[str] | None) -> list[Callable[[Run], Logger]]:
-    """The loggers with these names, each to be made with a run. None: TensorBoard if it is installed. "none": no logger.
+    """Factories of the loggers with these names, to call with a run. None: TensorBoard if it is installed. "none": no logger.
 
-    Refuses unknown names and missing packages, so call it before a run is created.
+    Raises an error for unknown names and missing packages, so call it before a run is created.
     """
     if names is None:
         names = ["tensorboard"] if importlib.util.find_spec("tensorboard") else []

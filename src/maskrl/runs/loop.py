@@ -16,20 +16,20 @@ from maskrl.runs.state import State
 from maskrl.runs.watchdog import watchdog
 from maskrl.runs.world import EnvironmentFailedError
 
-EVALUATION_SEED = 1_000_000  # added to the run's seed, so that no evaluation episode starts as a training episode did
+EVALUATION_SEED = 1_000_000  # added to the run's seed, so that evaluation and training episodes start differently
 
 
 def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: threading.Event | None = None) -> Agent:
-    """Run a recipe to its end, from the newest checkpoint in the run's directory if there is one. Closes the loggers.
+    """Train to the end of the recipe's budget, from the run's newest checkpoint if there is one. Closes the loggers.
 
-    Raises `Stopped`, with everything saved, when a signal comes (in the main thread) or `stop` is set. Nothing is saved then if an
-    environment's process does not answer.
+    Raises `Stopped`, with everything saved, on a signal (in the main thread) or when `stop` is set. If an environment's process
+    does not answer, nothing is saved.
     """
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
-        recipe.env.trust()  # it has been made already, with consent
+        recipe.env.trust()  # the user agreed when the run was created
         apart = recipe.overlap or recipe.env.parallel > 1
-        patience = recipe.env.timeout * (2 if apart else 1)  # a process of its own has a time-out of its own
+        patience = recipe.env.timeout * (2 if apart else 1)  # a separate process has its own time-out
         with stopping(stop) as asked, watchdog(run, (*state.worlds, state.players), patience):
             for world in state.worlds:
                 world.is_stopping = lambda: bool(asked)
@@ -61,17 +61,17 @@ def _loop(state: State, stop: Stop) -> None:
             if state.obs[place] is None:
                 state.begin_episode(place)
         due = agent.updates_due(now)
-        agent.prepare(state.replay, due)  # while the device chooses an action
+        agent.prepare(state.replay, due)  # in parallel to the choice of an action
         for place in idle:
             state.send(place, _choose(state, place, now))
-        for _ in range(due):  # the released code, too, chooses an action, updates, and then steps
+        for _ in range(due):  # as in the released code: choose an action, update, then step
             state.update()
         with agent.watch("environment"):
             state.fetch()
 
 
 def _choose(state: State, place: int, now: Clock) -> Action:
-    """The next action in one of the environments."""
+    """The next action for the environment at `place`."""
     if now.decisions < state.recipe.agent.warmup_decisions:
         return state.spaces.random_action(state.explorer)
     obs = state.obs[place]
@@ -82,7 +82,7 @@ def _choose(state: State, place: int, now: Clock) -> Action:
 
 
 def _evaluate(state: State, stop: Stop) -> None:
-    """Evaluate and log it; before all training, also what random actions earn."""
+    """Evaluate the agent and log the score; before training, also log the score of random actions."""
     clock, cpu_seconds = state.clock, state.cpu_seconds
     state.agent.check()
     with suppress(InterruptedEvaluation):
@@ -100,7 +100,7 @@ def _evaluate(state: State, stop: Stop) -> None:
 
 
 def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeReturns]:
-    """The returns of random actions, at the very start, and of the agent. An error may pass, so there is a second try."""
+    """The returns of random actions (before training; otherwise None) and of the agent. Tries twice, as errors may be temporary."""
     try:
         return _play(state, stop)
     except Exception as error:
@@ -132,14 +132,12 @@ def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeRetur
 
 @contextmanager
 def _recording_failure(run: Run) -> Iterator[None]:
-    """Record that a run failed, and why, before the error is raised again. A `RunError` is a refusal and leaves the run as it
-    was.
-    """
+    """Record the error of a failed run, and raise it again. A `RunError` is a refusal and leaves the status unchanged."""
     try:
         yield
     except (Stopped, RunError):
         raise
     except Exception as error:
-        with suppress(OSError):  # the disk may be what failed
+        with suppress(OSError):  # the disk may have failed
             run.set_status("failed", f"{type(error).__name__}: {error}")
         raise

@@ -1,7 +1,7 @@
-"""Find out whether something outside a run makes it far slower, and what: other programs, a quota, lack of memory, heat.
+"""Detect what outside a run makes it far slower: other programs, a quota, lack of memory, heat.
 
-An update on a CPU computes all the time in the thread that makes it, or waits for other threads of its own that do. If that
-thread got little of the time that passed, something else took the rest; counters of the system say what.
+During an update on a CPU, the calling thread always computes or waits for its own helper threads. If it got little of the elapsed
+time, something else took the rest; the system's counters show what.
 """
 
 import os
@@ -13,18 +13,18 @@ from pathlib import Path
 from maskrl.machine import control_groups, cores_allowed
 
 WINDOW = 60.0  # seconds of updates over which a run is judged
-FAR = 1 / 3  # of its own speed: slower than that is worth a sentence
-MUCH = 0.2  # of the time, spent in waiting for memory or in a quota's breaks
+FAR = 1 / 3  # share of its full speed below which a run gets a note
+MUCH = 0.2  # share of the time spent waiting for memory or throttled by a quota
 
 
 @dataclass(frozen=True)
 class Reading:
     """Counters of the machine at one moment; None: not available."""
 
-    load: float | None  # programs that want a core, over the last minute
-    throttled: float | None  # seconds in which the control group's quota was used up
-    stalled: float | None  # seconds in which a program waited for memory to be freed or read back
-    frequency: float | None  # of the fastest core, as a part of what it can do
+    load: float | None  # average number of programs that want a core in the last minute
+    throttled: float | None  # seconds throttled by the control group's quota
+    stalled: float | None  # seconds in which a program waited for memory
+    frequency: float | None  # of the fastest core, as a share of its maximum
 
 
 def read(root: Path = Path("/")) -> Reading:
@@ -32,12 +32,12 @@ def read(root: Path = Path("/")) -> Reading:
 
 
 def judged(before: Reading, after: Reading, *, seconds: float, worked: float, cores: int) -> str | None:
-    """The note on updates that took this many seconds, in `worked` of which their thread computed; None: no note.
+    """A note on updates that took `seconds`, `worked` of them processor time; None if they were not much slower than possible.
 
-    A run that is slow without a visible cause gets no note: the cause may be the run itself.
+    A run that is slow without a visible cause gets no note: the run itself may be the cause.
     """
     clock = max((each for each in (before.frequency, after.frequency) if each is not None), default=1.0)
-    speed = max(0.01, clock * worked / seconds)  # or one that barely runs
+    speed = max(0.01, clock * worked / seconds)  # avoids a division by 0
     if speed >= FAR:
         return None
     throttled, stalled = (
@@ -45,10 +45,10 @@ def judged(before: Reading, after: Reading, *, seconds: float, worked: float, co
         for then, now in ((before.throttled, after.throttled), (before.stalled, after.stalled))
     )
     if throttled > MUCH:
-        cause = "The quota of its control group was used up again and again"
+        cause = "The CPU quota of its control group was used up repeatedly"
         remedy = "Give the container or the job more CPU time, or use fewer threads: threads=1."
     elif stalled > MUCH:
-        cause = f"Programs waited for memory in {stalled:.0%} of the time"
+        cause = f"Programs waited for memory {stalled:.0%} of the time"
         remedy = (
             "Close programs that take memory, or start again with a smaller replay.capacity or replay.storage=disk."
         )
@@ -60,7 +60,7 @@ def judged(before: Reading, after: Reading, *, seconds: float, worked: float, co
         remedy = "Cool it, plug it in, or choose a faster power profile."
     else:
         return None
-    return f"This run is about {1 / speed:.0f} times slower than it could be here. {cause}. {remedy} Its results stay the same."
+    return f"This run is about {1 / speed:.0f} times slower than this machine allows. {cause}. {remedy} Its results stay the same."
 
 
 class Pace:
@@ -80,7 +80,7 @@ class Pace:
         self._worked += time.thread_time() - work
 
     def complaint(self) -> str | None:
-        """Once per process: a note on what makes the run far slower, if something does."""
+        """A note on the cause of a slow run, at most once per process; otherwise None."""
         if self._told or self._seconds < WINDOW:
             return None
         after = read(self._root)
@@ -98,7 +98,7 @@ def _load(root: Path) -> float | None:
 
 
 def _throttled(root: Path) -> float | None:
-    """Of the group that was throttled most: limits above ours hold for us, too."""
+    """Throttled seconds of the most throttled group above this process: outer limits apply, too."""
     found = []
     for group in control_groups("cpu", root):
         with suppress(OSError, ValueError):

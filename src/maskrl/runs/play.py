@@ -1,4 +1,4 @@
-"""Show an agent at play, with its encoder's view beside the picture: in a window, or as a video where there is no screen."""
+"""Show an agent's play and its encoder's input side by side: in a window, or as a video if there is no screen."""
 
 import importlib.util
 import os
@@ -15,14 +15,14 @@ from maskrl.recipes.schema import Recipe
 from maskrl.runs.evaluate import Episode
 from maskrl.runs.policy import Policy
 
-LEAST = 256  # pixels of a side
+LEAST = 256  # minimum height in pixels
 Image = NDArray[np.uint8]  # (H, W, 3)
 
 
 def images(
     policy: Policy, recipe: Recipe, *, episodes: int, seed: int, returns: list[float]
 ) -> Generator[tuple[Image, float], None, None]:
-    """One image per decision, and how many of them a second has. The returns of the episodes are added to `returns`."""
+    """Yield an image per decision, and the images per second. Appends the returns of episodes to `returns`."""
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         fps = float(env.metadata["render_fps"])
         for number in range(episodes):
@@ -34,14 +34,14 @@ def images(
 
 
 def seen(policy: Policy, obs: NDArray[np.uint8]) -> Image:
-    """The newest frame of a stack as the encoder gets it: (h, w, 3)."""
+    """The newest frame of a stack, as the encoder sees it: (h, w, 3)."""
     channels = policy.frame_shape[0]
     frame: NDArray[np.uint8] = policy.network.centre(torch.from_numpy(obs[None]))[0, -channels:].numpy()
     return in_colour(frame.transpose(1, 2, 0), 1)
 
 
 def beside(picture: object, frame: Image) -> Image:
-    """Both with the height of the picture, of 256 pixels at least; the frame with whole pixels, and black around it."""
+    """Both side by side, at least 256 pixels high. The frame is enlarged by a whole factor, with black around it."""
     left = in_colour(np.asarray(picture, np.uint8), LEAST)
     times = max(1, left.shape[0] // frame.shape[0])
     large = frame.repeat(times, axis=0).repeat(times, axis=1)[: left.shape[0]]
@@ -52,13 +52,13 @@ def beside(picture: object, frame: Image) -> Image:
 
 
 def has_screen() -> bool:
-    """Whether a window can be opened here."""
+    """Whether this machine can open a window."""
     shown = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(shown) and importlib.util.find_spec("pygame") is not None
 
 
 def show(frames: Iterator[tuple[Image, float]], title: str, *, is_closed: Callable[[], bool] | None = None) -> bool:
-    """Show images in a window at their speed; returns whether it was closed before their end."""
+    """Show images in a window at their speed; returns whether the user closed it early."""
     import pygame
 
     pygame.display.init()

@@ -1,4 +1,4 @@
-"""Play the episodes of an evaluation: in this process, and in others beside it where that saves time."""
+"""Play the episodes of an evaluation: in this process, and in helper processes if that saves time."""
 
 import os
 import pickle
@@ -21,16 +21,16 @@ from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import configure_process, device_of, make_evaluation_envs, torch_threads
 from maskrl.runs.evaluate import Camera, Counter, Env, EpisodeReturns, next_of, nobody, play
 
-START = 2.0  # seconds that a process takes to start: it must have as much to do
-ALIVE = None  # what a helper sends while it plays
-HEARTBEAT = 1.0  # seconds between two of these
-MEMORY = 450_000_000  # bytes of one on DMControl, which takes the most; they may have half of what is free
+START = 2.0  # seconds to start a process: started only for at least as much work
+ALIVE = None  # sent by a helper while it plays
+HEARTBEAT = 1.0  # seconds between these messages
+MEMORY = 450_000_000  # bytes per helper on DMControl, the maximum; all may take half of the free memory
 
 Weights = dict[str, NDArray[Any]]
 
 
 class Rules(TypedDict):
-    """The other settings that decide an episode."""
+    """Settings of an episode besides its number."""
 
     seed: int
     epsilon: float
@@ -39,9 +39,9 @@ class Rules(TypedDict):
 class Players:
     """Plays whole episodes; returns do not depend on which process plays them.
 
-    On a CPU every observation goes through the policy alone and on one thread, so a return depends neither on the number of
-    processes nor on what is played beside it. Processes start once there is enough to do for them, and stay until `close`. On a
-    GPU this process plays all, side by side in one batch.
+    On a CPU the policy takes one observation at a time, on one thread, so a return depends neither on the number of processes nor
+    on other episodes. Helper processes start once there is enough work for them, and stay until `close`. On a GPU this process
+    plays all episodes in one batch.
     """
 
     def __init__(self, recipe: Recipe, tell: Callable[[str], None] = lambda _: None) -> None:
@@ -49,11 +49,11 @@ class Players:
         self._envs = make_evaluation_envs(recipe)
         self._helpers: list[Helper] = []
         self._most = helpers_allowed(recipe)
-        self.waiting: float | None = None  # since when, by time.monotonic(), this process waits for its environments
+        self.waiting: float | None = None  # time.monotonic() since which this process waits for its environments
 
     @property
     def fps(self) -> float:
-        """Decisions in a second of a video."""
+        """Decisions per second of a video."""
         return float(self._envs[0].metadata["render_fps"])
 
     def play(
@@ -66,7 +66,7 @@ class Players:
         watcher: Camera | None = None,
         counter: Counter | None = None,
     ) -> EpisodeReturns:
-        """The returns of this many episodes: of a policy, or of random actions. Episodes for `watcher` are played here."""
+        """Play this many episodes with a policy, or with random actions. Episodes for `watcher` are played in this process."""
         on_gpu, spaces = device_of(self._recipe).type != "cpu", Spaces.of(self._envs[0])
         match = _Match(policy, episodes, {"seed": seed, "epsilon": 1.0 if policy is None else epsilon})
         begun, most, envs = time.perf_counter(), self._most, self._envs
@@ -79,7 +79,7 @@ class Players:
                 helper.kill_if_late(self._recipe.env.timeout)
             if counter is not None:
                 counter(ended)
-            left = len(match.waiting) * (time.perf_counter() - begun) / ended if ended else 0.0  # seconds to play
+            left = len(match.waiting) * (time.perf_counter() - begun) / ended if ended else 0.0  # seconds
             if most and left > START and not self._helpers:
                 new = min(most, int(left / START), (free_memory() or sys.maxsize) // 2 // MEMORY)
                 self._helpers += [Helper(self._recipe, spaces) for _ in range(new)]
@@ -93,7 +93,7 @@ class Players:
                     if match.waiting:
                         match.play(envs, watcher, count)
                     else:
-                        time.sleep(0.005)  # the last episodes are played elsewhere
+                        time.sleep(0.005)  # helpers play the last episodes
                         count(len(match.returns))
             except BaseException:
                 self._dismiss(self._helpers)
@@ -101,13 +101,13 @@ class Players:
             finally:
                 self.waiting = None
         for helper, words in match.failed:
-            self._tell(f"A process that plays evaluation episodes failed ({words}). The others play on without it.")
+            self._tell(f"A process that plays evaluation episodes failed ({words}). The others play its episodes.")
             self._dismiss([helper])
             self._most -= 1
         return EpisodeReturns(tuple(match.returns[number] for number in range(episodes)))
 
     def renew(self) -> None:
-        """Begin again with fresh environments and processes."""
+        """Replace all environments and helper processes."""
         self.close()
         self._envs = make_evaluation_envs(self._recipe)
 
@@ -124,7 +124,7 @@ class Players:
 
 
 def helpers_allowed(recipe: Recipe) -> int:
-    """Processes that may play beside this one, which has a core, too. A compiled policy rounds differently from theirs."""
+    """The number of helpers: one core is for this process. None for a compiled policy, which rounds differently from theirs."""
     if device_of(recipe).type != "cpu" or recipe.compile or not _is_portable(recipe):
         return 0
     return min(recipe.evaluation.side_by_side, recipe.evaluation.episodes, recipe.threads or cores_allowed()) - 1
@@ -135,7 +135,7 @@ def _is_portable(recipe: Recipe) -> bool:
 
 
 class _Match:
-    """The episodes of one evaluation: those that wait, and what the others have earned."""
+    """The episodes of one evaluation: those not started yet, and the returns of the others."""
 
     def __init__(self, policy: PolicyNetwork | None, episodes: int, rules: Rules) -> None:
         self._policy, self._rules = policy, rules
@@ -143,12 +143,12 @@ class _Match:
         self.failed: list[tuple[Helper, str]] = []
 
     def play(self, envs: Sequence[Env], watcher: Camera | None, counter: Counter) -> None:
-        """Play in this process until no episode waits."""
+        """Play in this process until all episodes have started."""
         act = nobody if self._policy is None else self._policy.act
         play(act, envs, self.waiting, self.returns, **self._rules, watcher=watcher, counter=counter)
 
     def share(self, helpers: "Sequence[Helper]") -> None:
-        """Let helpers take episodes. For each, a thread of ours waits."""
+        """Let helpers take episodes. A thread of this process waits for each helper."""
         if not helpers:
             return
         state = {} if self._policy is None else self._policy.state_dict()
@@ -159,7 +159,7 @@ class _Match:
     def _follow(self, helper: "Helper", weights: Weights | None) -> None:
         number = None
         try:
-            with helper.busy:  # it may still be starting for the evaluation before
+            with helper.busy:  # it may still be starting for the last evaluation
                 helper.learn(weights, self._rules)
                 while (number := next_of(self.waiting)) is not None:
                     self.returns[number] = helper.play(number)
@@ -170,38 +170,38 @@ class _Match:
 
 
 class Helper:
-    """Another Python that plays episodes. It ends when its standard input does: with this process, however that ends."""
+    """Another Python process that plays episodes. It ends when its standard input closes, so also if this process crashes."""
 
     def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
         self._recipe, self._spaces, self._begun = recipe, spaces, False
-        self._heard: float | None = None  # time of its last message; None: it has nothing to do
+        self._heard: float | None = None  # time of its last message; None: it is idle
         self._late = ""  # why it was killed
         self.busy = threading.Lock()
-        # Not by multiprocessing, which would run the user's script once more.
+        # Without multiprocessing, which would run the user's script again.
         script = "from maskrl.machine import die_with_parent; die_with_parent(); "
         script += "from maskrl.runs.players import help_out; help_out()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {script}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # simulators warn, each time; what matters is answered
+            stderr=subprocess.DEVNULL,  # simulators print warnings; errors come as answers
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the process that learns
+            start_new_session=True,  # Ctrl-C is only for the training process
         )
 
     def learn(self, weights: Weights | None, rules: Rules) -> None:
-        """Send what the next episodes are played with. The first time, it also makes its environment."""
+        """Send the weights and rules for the next episodes. The first time, the helper also makes its environment."""
         if not self._begun:
             self._ask("begin", self._recipe, self._spaces)
             self._begun = True
         self._ask("learn", weights, rules)
 
     def play(self, number: int) -> float:
-        """The return of an episode."""
+        """Play an episode; return its return."""
         return float(self._ask("play", number))
 
     def kill_if_late(self, timeout: float) -> None:
-        """Kill it if it sent nothing for this long. Another process then plays its episode."""
+        """Kill the helper if it sent nothing for `timeout` seconds. Another process then plays its episode."""
         if self._heard is not None and time.monotonic() - self._heard > timeout:
             self._late = f"it did not answer for {timeout:g} seconds and was killed"
             self._process.kill()
@@ -210,7 +210,7 @@ class Helper:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # it may not have read all that was written
+            with suppress(OSError):  # it may not have read everything
                 if pipe is not None:
                     pipe.close()
 
@@ -264,7 +264,7 @@ class _Helping:
 def help_out() -> None:
     """The main function of a helper: answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not come between
+    os.dup2(2, 1)  # keep output of libraries out of the answers
     requests: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     last = time.monotonic()
@@ -288,16 +288,16 @@ def help_out() -> None:
             name, *arguments = request
             answer = (False, getattr(helping, name)(*arguments))
         except Exception as error:
-            answer = (True, f"{type(error).__name__}: {error}")  # not every error survives the way to another process
+            answer = (True, f"{type(error).__name__}: {error}")  # not every error can be pickled
         send(answer)
 
 
 def _listen(requests: "queue.Queue[Any]") -> None:
-    """Also in the middle of an episode, so that no helper outlives the process it plays for."""
+    """Read requests, also during an episode, so that a helper ends as soon as its parent does."""
     while True:
         try:
             requests.put(pickle.load(sys.stdin.buffer))
         except EOFError:
             os._exit(0)
-        except Exception as error:  # what was sent cannot be read here, such as a class of the user's script
+        except Exception as error:  # the request cannot be unpickled, such as a class of the user's script
             requests.put(error)

@@ -28,10 +28,10 @@ class Policy:
         policy.reset()                 # at the start of every episode
         action = policy.act(frame)     # a frame (c, H, W) or (H, W, c), or a batch of them with one more axis in front
 
-    Frames are uint8, as the run's environment makes them before it stacks them: `frame_shape` is (c, H, W). A policy of a Gymnasium
-    environment also takes that environment's own pictures, of any layout, and makes frames of them itself; its actions are in the
-    environment's own range. Where its observations are a Dict, they are taken whole; or numbers beside a picture are a second
-    argument, `act(picture, vector)`. Batches are for environments side by side; their number stays the same until the next reset.
+    Frames are uint8 and unstacked, of shape `frame_shape` = (c, H, W). A policy of a Gymnasium environment also takes that
+    environment's own pictures, of any layout, and converts them to frames; its actions are in the environment's own range. If the
+    observations are a Dict, pass the whole Dict, or pass the vector observation as a second argument: `act(picture, vector)`.
+    Batches are for several environments at once; their size must stay the same until the next reset.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Policy:
         clock: Clock,
         outside: Outside | None = None,
     ) -> None:
-        self.outside = outside  # what the environment shows and takes, where that is not what the network does
+        self.outside = outside  # the environment's pictures and actions, if they differ from the network's
         self.network, self.spaces, self.clock = network.eval(), spaces, clock
         channels, height, width = spaces.obs
         self.frame_shape = (channels // frame_stack, height, width)
@@ -56,9 +56,9 @@ class Policy:
         self._stack = None
 
     def act(self, frame: Any, vector: Any = None) -> Any:
-        """The action after this frame: a vector in [-1, 1], or the number of a discrete action; for a batch, one for each.
+        """The action after this frame: a vector in [-1, 1], or the index of a discrete action; for a batch, one for each.
 
-        Of a Gymnasium environment: an action of its own action space.
+        For a Gymnasium environment: an action in its own action space.
         """
         observed = frame if isinstance(frame, Mapping) else None
         frames, is_batch = self._frames(frame if observed is None else self._picture_of(observed))
@@ -90,13 +90,13 @@ class Policy:
         return observed[key]
 
     def _beside(self, given: Any, count: int) -> NDArray[np.float32] | None:
-        """The numbers beside the frames as the network takes them, (N, V); None if there are none."""
+        """The vector observations as the network takes them, (N, V); None if there are none."""
         vector = None if self.outside is None else self.outside.vector
         if vector is None:
             return None
         if given is None:
             raise ValueError(
-                f"This policy takes {len(vector)} numbers beside a picture ({', '.join(vector.keys)}). Pass the environment's "
+                f"This policy takes {len(vector)} numbers with a picture ({', '.join(vector.keys)}). Pass the environment's "
                 "whole observation, or act(picture, vector)."
             )
         if isinstance(given, Mapping):
@@ -110,13 +110,13 @@ class Policy:
             return np.concatenate([*[past] * (self.frame_stack - 1), frames], axis=1)
         if len(stack) != len(frames):
             raise ValueError(
-                f"This batch has {len(frames)} frames, the one before had {len(stack)}. Keep the number of environments, or "
+                f"This batch has {len(frames)} frames, the last one had {len(stack)}. Keep the number of environments, or "
                 "call reset() first."
             )
         return np.concatenate([stack[:, self.frame_shape[0] :], frames], axis=1)
 
     def _frames(self, frame: Any, *, batch: bool = False) -> tuple[Frames, bool]:
-        """(N, c, H, W), and whether a batch was given."""
+        """The frames (N, c, H, W), and whether a batch was given."""
         given, (channels, height, width) = np.asarray(frame), self.frame_shape
         if (made := self._made(given, batch)) is not None:
             return made
@@ -128,7 +128,7 @@ class Policy:
                 return np.ascontiguousarray(given[None].transpose(axes)), False
         raise ValueError(
             f"Got {given.dtype} of shape {given.shape}; expected {self._expected()}a frame of uint8 with shape {self.frame_shape} "
-            f"or {last}, or a batch of them. Pass what the environment shows, before frames are stacked."
+            f"or {last}, or a batch of them. Pass the environment's pictures, before frames are stacked."
         )
 
     def _expected(self) -> str:
@@ -138,7 +138,7 @@ class Policy:
         return f"a picture of uint8 with shape {(picture.height, picture.width, picture.channels)}, or "
 
     def _made(self, given: NDArray[Any], batch: bool) -> tuple[Frames, bool] | None:
-        """Frames (N, c, H, W) of the environment's own pictures, and whether a batch was given; None if these are none."""
+        """Frames (N, c, H, W) from the environment's own pictures, and whether a batch was given; None if it got no pictures."""
         if self.outside is None or given.dtype != np.uint8:
             return None
         picture = self.outside.picture
@@ -151,9 +151,9 @@ class Policy:
 
 
 def load(path: str | Path, *, device: str = "cpu", encoder: Factory | None = None) -> Policy:
-    """The policy of a run, from its newest checkpoint. Reading it runs no code of the run, and no simulator is needed.
+    """Load the policy of a run from its newest checkpoint. This runs no code of the run and needs no simulator.
 
-    `encoder`: the class of the run's encoder, where that is a module of your own.
+    `encoder`: the class of the run's encoder, if it is your own module.
     """
     if encoder is not None:
         OwnEncoderConfig.of(encoder)
@@ -184,14 +184,14 @@ def policy_of(recipe: Recipe, state: dict[str, Any], *, device: str = "cpu") -> 
 
 
 def clock_of(recipe: Recipe, state: dict[str, Any]) -> Clock:
-    """When the checkpoint was written."""
+    """The clock of the checkpoint."""
     position, updates = state["position"], int(state["agent"]["updates"])
     decisions = int(position["decisions"])
     return Clock(decisions * recipe.env.action_repeat, decisions, updates, float(position["seconds"]))
 
 
 def _spaces(recipe: Recipe, state: dict[str, Any]) -> Spaces:
-    """As the checkpoint has them; one of format 4 does not, so the environment is made once."""
+    """The spaces from the checkpoint. Format 4 lacks them, so the environment is made once."""
     if "spaces" in state:
         return Spaces(**state["spaces"] | {"obs": tuple(state["spaces"]["obs"])})
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:

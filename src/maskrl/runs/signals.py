@@ -1,4 +1,4 @@
-"""How a run is stopped: by a signal, or by an event from another thread. Its state is saved first."""
+"""Stop a run by a signal, or by an event from another thread. Its state is saved first."""
 
 import signal
 import threading
@@ -12,17 +12,15 @@ class Stopped(Exception):  # noqa: N818, it is not an error
     def __init__(self, signal_number: int | None, *, saved: bool = True) -> None:
         super().__init__(signal_number)
         self.signal_number = signal_number  # None: stopped by an event
-        self.saved = saved  # False: its environment did not answer, so the run continues from the checkpoint before
+        self.saved = saved  # False: its environment did not answer, so the run will continue from an earlier checkpoint
 
 
 class InterruptedEvaluation(BaseException):
-    """An evaluation was given up because the run should stop; the next session repeats it. Not an error, like
-    KeyboardInterrupt.
-    """
+    """An evaluation was interrupted to stop the run; the next session repeats it. Not an error, like KeyboardInterrupt."""
 
 
 class Stop(list[int]):
-    """The signals that have come. True once there is one, or once the event is set."""
+    """The signals received so far. True once there is one, or once the event is set."""
 
     def __init__(self, event: threading.Event | None = None) -> None:
         super().__init__()
@@ -38,10 +36,10 @@ class Stop(list[int]):
 
 @contextmanager
 def stopping(event: threading.Event | None = None) -> Iterator[Stop]:
-    """Ask the run to stop between two decisions when a signal comes or the event is set.
+    """Stop the run between two decisions on a signal or when the event is set.
 
     Signals are Ctrl-C, SIGTERM from a scheduler, and SIGHUP from a closed terminal, unless `nohup` ignores it. Python delivers
-    them to the main thread alone: elsewhere only the event counts. A second Ctrl-C leaves without saving.
+    them to the main thread only; in other threads only the event works. A second Ctrl-C exits without saving.
     """
     stop = Stop(event)
     if threading.current_thread() is not threading.main_thread():

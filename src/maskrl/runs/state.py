@@ -1,4 +1,4 @@
-"""All the state of a run while it trains: what a checkpoint holds, and how a run continues from one."""
+"""The state of a run while it trains; writing it to a checkpoint and continuing from one."""
 
 import random
 import time
@@ -31,23 +31,23 @@ UPDATES_PER_LINE = 50  # of metrics.jsonl
 
 
 def is_logged(updates: int) -> bool:
-    """Whether the newest of this many updates is logged: the 1st, 51st, …, in which every part had its turn."""
+    """Whether update number `updates` is logged: the 1st, 51st, …, in which every part runs."""
     return updates % UPDATES_PER_LINE == 1
 
 
 @dataclass
 class Position:
-    """Where the loop is."""
+    """The position of the loop."""
 
     decisions: int = 0
-    returns: list[float] = field(default_factory=list)  # so far, of the open episode in every environment
+    returns: list[float] = field(default_factory=list)  # of the open episode in each environment, so far
     seconds: float = 0.0  # of training in earlier sessions
-    cpu_seconds: float = 0.0  # processor time in them: the cost of a run on a busy machine
+    cpu_seconds: float = 0.0  # processor time in them: the true cost on a busy machine
     evaluated: int = -1  # frames of the newest evaluation
 
 
 class State:
-    """Agent, replay, world, generators and position of a run, with its log. Closes its environments when it is left."""
+    """Agent, replay, world, generators and position of a run, with its log. A context manager that closes its environments."""
 
     def __init__(self, recipe: Recipe, run: Run, loggers: Loggers) -> None:
         configure_process(recipe, run.threads)
@@ -55,16 +55,16 @@ class State:
         self._notes = [text for text in [advice(run.threads)] if text and recipe.device != "cuda"]  # not logged yet
         self.worlds = [World(recipe, self._notes.append, place) for place in range(recipe.env.parallel)]
         self.world = self.worlds[0]
-        self.obs: list[NDArray[np.uint8] | None] = [None] * len(self.worlds)  # of each; None: no episode is open
-        self.sent: deque[tuple[int, Action]] = deque()  # actions whose steps were not fetched yet, the oldest first
+        self.obs: list[NDArray[np.uint8] | None] = [None] * len(self.worlds)  # of each; None: no open episode
+        self.sent: deque[tuple[int, Action]] = deque()  # actions whose results were not fetched yet, oldest first
         self.agent, self.spaces = build_agent(recipe, self.world.env), self.world.spaces
         self.players = Players(recipe, self._notes.append)
         self.replay = build_replay(recipe, self.world.env, run)
         self.explorer = np.random.default_rng(recipe.seed)
         self.position = Position(returns=[0.0] * len(self.worlds))
         self._start, self._cpu_start, self._pace = time.perf_counter(), time.process_time(), Pace()
-        self._saved: tuple[int, int] | None = None  # decisions and evaluation of the newest checkpoint
-        self._known_notes: tuple[str, ...] = ()  # that the log has since the newest checkpoint
+        self._saved: tuple[int, int] | None = None  # decisions and newest evaluation at the newest checkpoint
+        self._known_notes: tuple[str, ...] = ()  # logged since the newest checkpoint
         self._timed: dict[str, float] = {}  # seconds of each part at the newest timing event
 
     def __enter__(self) -> "State":
@@ -83,7 +83,7 @@ class State:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor seconds of all sessions, without those of evaluations in other processes."""
+        """Processor seconds of all sessions, without evaluations in other processes."""
         return round(self.position.cpu_seconds + time.process_time() - self._cpu_start, 3)
 
     @property
@@ -96,10 +96,10 @@ class State:
         frames = self.clock.frames
         return frames >= self.recipe.frames and self.position.evaluated == frames
 
-    # ── what happens in it ────────────────────────────────────────────────────────────────────────────────────────
+    # ── steps of the loop ─────────────────────────────────────────────────────────────────────────────────────────
 
     def idle(self) -> list[int]:
-        """The places of the environments that wait for an action."""
+        """The indices of the environments that wait for an action."""
         busy = {place for place, _ in self.sent}
         return [place for place in range(len(self.worlds)) if place not in busy]
 
@@ -111,18 +111,18 @@ class State:
         return obs
 
     def send(self, place: int, action: Action) -> None:
-        """Let an environment step; one in a process of its own begins now."""
+        """Send an action; an environment in a separate process begins its step now."""
         self.worlds[place].step_async(action)
         self.sent.append((place, action))
 
     def fetch(self) -> None:
-        """Wait for the oldest step that was sent, and store what it led to."""
+        """Wait for the result of the oldest action sent, and store it."""
         place, action = self.sent.popleft()
         step = self.worlds[place].step(action)
         self.obs[place] = None if step is None else self.add(action, step, place)
 
     def update(self) -> None:
-        """One update of the agent; some of them are logged."""
+        """Update the agent once, and log the metrics if it is due."""
         with numerics(self.recipe), self._pace:
             metrics = self.agent.update(self.replay)
         if is_logged(self.agent.updates):
@@ -147,15 +147,15 @@ class State:
         self.loggers.write(points, self.clock)
         return None
 
-    # ── what is logged ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── logging ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def times(self) -> dict[str, float]:
         """Seconds of each part in this session, as points for loggers."""
         return {f"time/{part}": seconds for part, seconds in self.agent.watch.seconds.items()}
 
     def log_notes(self) -> None:
-        """Log what did not go as planned."""
-        on_cpu = self.agent.device.type == "cpu"  # on an accelerator, an update waits for the device anyway
+        """Log notes on problems."""
+        on_cpu = self.agent.device.type == "cpu"  # on an accelerator, an update waits for the device
         if on_cpu and (text := self._pace.complaint()) is not None:
             self._notes.append(text)
         self._notes += self.run.complaints()
@@ -169,7 +169,7 @@ class State:
         self.loggers.note(text, self.clock)
 
     def log_probe(self) -> None:
-        """Log measures of the encoder on stored clips, once there are some, and the seconds of each part since the last time."""
+        """Log measures of the encoder on stored clips, if there are any, and the seconds of each part since the last time."""
         with self.agent.watch("probe"):
             seen = cheap_probe(self.agent, self.replay, self.recipe)
         if seen is not None:
@@ -182,7 +182,7 @@ class State:
     # ── saving and continuing ─────────────────────────────────────────────────────────────────────────────────────
 
     def save_if_due(self, ending: bool) -> None:
-        """Write a checkpoint where one is due: at its time, at the end, or before the replay overwrites what one needs."""
+        """Write a checkpoint if one is due: periodically, at the end, or before the replay overwrites frames of the last one."""
         frames, here = self.clock.frames, (self.position.decisions, self.position.evaluated)
         due = ending or (frames % self.recipe.checkpoint_every == 0 and frames > 0)
         if not self.replay.must_be_saved and (not due or here == self._saved):
@@ -216,7 +216,7 @@ class State:
         }
 
     def _others(self) -> dict[str, Any]:
-        """What there is besides the first environment, where a run has several."""
+        """The state of the other environments, if a run has several."""
         if len(self.worlds) == 1:
             return {}
         sent = [{"place": place, "action": action.tolist()} for place, action in self.sent]
@@ -246,13 +246,13 @@ class State:
         self.loggers.write({}, self.clock)
 
     def _rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Cut the log back to the checkpoint, and say what is wrong with it."""
+        """Cut the log back to the checkpoint, and note what is wrong with it."""
         clock, mark = (None, None) if state is None else (self.clock, state.get("log"))
         rewound = self.run.rewind(clock, mark, evaluated=self.position.evaluated)
         self._known_notes = rewound.notes
         if rewound.complaint:
             self._notes.append(rewound.complaint)
-        if clock is not None and not rewound.checkpoint:  # its process was killed before it could log its time
+        if clock is not None and not rewound.checkpoint:  # its process was killed before it could log the checkpoint
             newest, *_ = checkpoints(self.run.checkpoints)
             self.run.log("checkpoint", clock, {"bytes": newest.path.stat().st_size})
 
@@ -261,7 +261,7 @@ class State:
             self.agent.load_state_dict(state["agent"])
             load_replay(self.replay, state["replay"], self._notes.append)
             saved = dict(state["position"])
-            # A version with one environment had one return.
+            # Versions with only one environment stored one return.
             returns = saved.pop("returns", None) or [saved.pop("episode_return", 0.0)]
             saved["returns"] = [float(each) for each, _ in zip(returns, self.worlds, strict=True)]
             for name, value in saved.items():
@@ -286,7 +286,7 @@ class State:
 
 @contextmanager
 def continuing(run: Run) -> Iterator[None]:
-    """Refuse a state that does not fit. One that we did not write may raise anything."""
+    """Turn any error of a state that does not fit into a RunError. A foreign state may raise anything."""
     try:
         yield
     except (EnvironmentFailedError, RunError):
@@ -299,12 +299,12 @@ def continuing(run: Run) -> Iterator[None]:
 
 
 def as_arrays(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A state as the replay took it: a checkpoint knows tensors alone."""
+    """The replay's state with arrays again: a checkpoint stores tensors only."""
     return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
 
 
 def load_agent(run: Run, env: gym.Env[Any, Any], state: Mapping[str, Any]) -> Agent:
-    """The agent of a run as a checkpoint has it."""
+    """Build the agent of a run from a checkpoint's state."""
     agent = build_agent(run.recipe, env)
     with continuing(run):
         agent.load_state_dict(state["agent"])
@@ -312,7 +312,7 @@ def load_agent(run: Run, env: gym.Env[Any, Any], state: Mapping[str, Any]) -> Ag
 
 
 def load_replay(replay: Replay, state: Mapping[str, Any], tell: Tell) -> None:
-    """Fill a replay from a checkpoint; `tell` hears of frames that are lost."""
+    """Fill a replay from a checkpoint; call `tell` if frames are lost."""
     if lost := replay.load_state_dict(as_arrays(state)):
         tell(
             f"{lost:,} frames of the replay are damaged, or older than a damaged one, and are left out. "

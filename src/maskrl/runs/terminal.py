@@ -1,4 +1,4 @@
-"""The logger that shows a run in the terminal: a picture that is redrawn in place, or plain lines where that is impossible."""
+"""The logger that shows a run in the terminal: a picture redrawn in place, or plain lines if the terminal cannot do that."""
 
 import os
 import sys
@@ -25,13 +25,13 @@ class Progress:
 
     def __init__(self, run: Run) -> None:
         self.recipe, self.clock, self.speed = run.recipe, Clock(0, 0, 0, 0.0), Speed()
-        self.began: Clock | None = None  # when this process took over
+        self.began: Clock | None = None  # when this process started or continued the run
         self.episodes, self.episode_return = 0, float("nan")
         self.scores: list[tuple[int, float, float]] = []  # frames, score and spread over episodes of each evaluation
         self.evaluating: tuple[int, int] | None = None  # during an evaluation: episodes that have ended, and all
         self.random_score: float | None = None
-        self.losses: dict[str, float] = {}  # the newest of each part; some learn only now and then
-        self.seconds: dict[str, float] = {}  # that each part took in this process …
+        self.losses: dict[str, float] = {}  # the newest of each part; some parts do not learn in every update
+        self.seconds: dict[str, float] = {}  # of each part in this process …
         self._seconds_at = 0.0  # … up to this time of the run
         self._run = run
 
@@ -53,7 +53,7 @@ class Progress:
             self.seconds, self._seconds_at = seconds, clock.seconds
 
     def _begin(self, clock: Clock) -> None:
-        """Start with what the run has logged in earlier processes."""
+        """Load the points that earlier processes logged."""
         self.began = clock
         self.scores = [(int(one["frames"]), one["score"], one["spread"]) for one in self._run.scores]
         for event in self._run.events("random"):
@@ -63,7 +63,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Of the budget, 0 to 1."""
+        """The finished share of the budget, 0 to 1."""
         return self.clock.frames / self.recipe.frames
 
     @property
@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """From the recent speed and what an evaluation took; None during the warm-up, whose speed is misleading."""
+        """An estimate from the recent speed and the time of an evaluation; None during the warm-up, which is much faster."""
         speed, evaluation = self.speed.decisions_per_second, self.recipe.evaluation
         if speed is None or (self.clock.updates == 0 and self.share < 1):
             return None
@@ -84,7 +84,7 @@ class Progress:
 
     @property
     def phase(self) -> str:
-        """What the run does next."""
+        """The current phase of the run, in words."""
         frames, last = self.clock.frames, self.scores[-1][0] if self.scores else -1
         if frames >= self.recipe.frames and last == frames:
             return "done"
@@ -94,7 +94,7 @@ class Progress:
         return "warming up" if self.clock.updates == 0 else "learning"
 
     def shares_of_time(self) -> dict[str, float]:
-        """Where the time of this process went: fractions of 1, without parts below 0.5 %."""
+        """The share of time of each part in this process, 0 to 1, without parts below 0.5 %."""
         if self.began is None or not self.seconds:
             return {}
         total = max(self._seconds_at - self.began.seconds, sum(self.seconds.values()), 1e-9)
@@ -107,7 +107,7 @@ class Progress:
 
 
 def _facts(progress: Progress) -> dict[str, str]:
-    """The texts that a plain line and the picture share; empty where a value is not known yet."""
+    """Texts for both the plain line and the picture; empty while a value is unknown."""
     speed, left = progress.speed.decisions_per_second, progress.seconds_left
     words = [f"{number(speed)} decisions/s"] if speed is not None else []
     if progress.share < 1:
@@ -145,7 +145,7 @@ def _score(progress: Progress) -> Text:
 
 
 def picture(progress: Progress) -> Group:
-    """What is redrawn in place."""
+    """The picture that is redrawn in place."""
     recipe, clock, facts = progress.recipe, progress.clock, _facts(progress)
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
@@ -153,7 +153,7 @@ def picture(progress: Progress) -> Group:
     bar.add_row(ProgressBar(total=recipe.frames, completed=clock.frames), facts["frames"])
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(style="dim", no_wrap=True)
-    table.add_column(ratio=1)  # takes what is left and wraps, so a narrow terminal loses nothing
+    table.add_column(ratio=1)  # takes the remaining width and wraps, so that narrow terminals show everything
     table.add_row("speed", ", ".join(filter(None, [facts["speed"], f"{duration(clock.seconds)} so far"])))
     table.add_row("score", _score(progress))
     table.add_row("training", f"{facts['training']}, episode {progress.episodes:,}" if progress.episodes else "–")
@@ -169,7 +169,7 @@ def picture(progress: Progress) -> Group:
 class Terminal(Logger):
     """Shows a run on the standard output: redrawn in place in a terminal, and in plain lines in a file or pipe.
 
-    Plain lines come at every evaluation, and in between at the rarer of EVERY_SECONDS and EVERY_SHARE of the budget.
+    Plain lines are printed at every evaluation, and in between at the rarer of EVERY_SECONDS and EVERY_SHARE of the budget.
     """
 
     name = "terminal"
@@ -178,7 +178,7 @@ class Terminal(Logger):
         """`console`: the terminal to draw in (default: the standard output, if it is a terminal that can be redrawn)."""
         self.progress = Progress(run)
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-        # No thread of rich's own: it would take time from the run, and nothing changes between two decisions.
+        # Without a thread of rich: it would slow the run, and nothing changes between two decisions.
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         self._live = live if can_redraw or console is not None else None
         self._newest: Clock | None = None  # of the newest picture or line
@@ -203,7 +203,7 @@ class Terminal(Logger):
 
     def close(self) -> None:
         if self._live is not None and self._live.is_started:
-            self._draw(self._live)  # the end stays on the screen
+            self._draw(self._live)  # the final picture stays on the screen
             with until_closed():
                 self._live.stop()
 
@@ -231,7 +231,7 @@ class Terminal(Logger):
 
 @contextmanager
 def until_closed() -> Iterator[None]:
-    """Stop printing once the pipe or the terminal is closed: the run goes on without its output."""
+    """Stop printing once the pipe or the terminal is closed; the run continues without output."""
     try:
         yield
     except OSError:

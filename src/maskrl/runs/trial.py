@@ -1,7 +1,7 @@
-"""Try bfloat16 and torch.compile in a process of their own, because they may crash it on this machine.
+"""Try bfloat16 and torch.compile in a separate process, because they may crash on this machine.
 
-A processor without an instruction ends the process that meets it, and torch.compile needs a C++ compiler. Without the trial, a
-run would find out at its first update, after its directory was made.
+An unsupported instruction kills the process, and torch.compile needs a C++ compiler. Without the trial, a run would fail at its
+first update, after its directory was created.
 """
 
 import signal
@@ -31,7 +31,7 @@ if not torch.isfinite(loss):
 
 
 def require_numerics(recipe: Recipe, device: str) -> None:
-    """Refuse a precision or a compilation that does not work here, with the reason."""
+    """Raise RunError, with the reason, if the recipe's precision or compilation does not work on this machine."""
     wishes = {"precision=bfloat16": recipe.precision == "bfloat16", "compile=true": recipe.compile}
     for wish, wanted in wishes.items():
         if wanted:
@@ -43,7 +43,7 @@ def require_numerics(recipe: Recipe, device: str) -> None:
 
 
 def failure(script: str) -> str | None:
-    """Why a script fails in a fresh Python; None if it does not."""
+    """The reason why a script fails in a fresh Python process; None if it succeeds."""
     try:
         trial = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, errors="replace", timeout=SECONDS

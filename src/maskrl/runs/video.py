@@ -14,14 +14,14 @@ from maskrl.outputs import VIDEO
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.evaluate import Act, Episode
 
-LONGEST = 1000  # decisions of a video: a minute of Atari. An episode there can last half an hour
-STRIP = 40  # pixels under the pictures, for the words
+LONGEST = 1000  # decisions per video: a minute of Atari, where an episode can last half an hour
+STRIP = 40  # pixels under the pictures, for the caption
 
 
 def record_beside_random(recipe: Recipe, act: Act, path: Path, *, seed: int) -> tuple[Path, float, float]:
     """Record random actions on the left and the policy's on the right, from the same start: the first episode of `seed`.
 
-    Returns where the video is, and both returns. The episode that ends first keeps showing its last picture.
+    Returns the path of the video, and both returns. The episode that ends first keeps showing its last picture.
     """
     require_extra("PIL", "video")
     with (
@@ -46,7 +46,7 @@ def record_beside_random(recipe: Recipe, act: Act, path: Path, *, seed: int) -> 
 
 
 def _captioned(picture: Any, words: str) -> NDArray[np.uint8]:
-    """The picture (H, W, 3) with a line of words under it, at least 240 pixels wide."""
+    """The picture (H, W, 3), enlarged to at least 240 pixels, with a caption under it."""
     from PIL import Image, ImageDraw, ImageFont
 
     times = -(-240 // picture.shape[1])  # Atari's screen is 160 pixels wide
@@ -59,7 +59,7 @@ def _captioned(picture: Any, words: str) -> NDArray[np.uint8]:
 
 
 class Video:
-    """Takes RGB images (H, W, 3) and writes them as .mp4, or as .gif where there is no imageio-ffmpeg.
+    """Takes RGB images (H, W, 3) and writes them as .mp4, or as .gif without imageio-ffmpeg.
 
     with Video(Path("episode.mp4"), fps=20) as video:
         evaluate(agent, [env], episodes=1, seed=0, watcher=video.add)
@@ -72,8 +72,8 @@ class Video:
             path = path.with_suffix(".gif")
         if path.suffix.lower() == ".gif":
             require_extra("PIL", "video")
-        self.path, self.fps = path, fps  # the path is where the video really goes
-        self._images: list[Any] = []  # of a .gif, which is written at the end
+        self.path, self.fps = path, fps  # the actual path, perhaps with another suffix
+        self._images: list[Any] = []  # for a .gif, which is written at the end
         self._encoder: Generator[None, Any, None] | None = None
 
     def __enter__(self) -> "Video":
@@ -93,9 +93,9 @@ class Video:
         if self._encoder is None:
             import imageio_ffmpeg  # type: ignore[import-untyped]
 
-            params = ["-metadata", f"comment={VIDEO.decode()}"]  # marks it as ours
+            params = ["-metadata", f"comment={VIDEO.decode()}"]  # marks it as written by maskrl
             size = (image.shape[1], image.shape[0])
-            # yuv420p, which every player knows, needs even sides.
+            # yuv420p, which every player supports, needs even sides.
             self._encoder = imageio_ffmpeg.write_frames(
                 str(self.path), size, fps=self.fps, macro_block_size=2, output_params=params
             )
@@ -106,7 +106,7 @@ class Video:
         if self._encoder is not None:
             self._encoder.close()
             if error is not None:
-                self.path.unlink(missing_ok=True)  # half a video
+                self.path.unlink(missing_ok=True)  # remove an incomplete video
         elif self._images and error is None:
             first, *rest = self._images
             first.save(

@@ -1,8 +1,8 @@
-"""Warn that an environment in this process hangs, and end the process if it is told to stop meanwhile.
+"""Warn if an environment in this process hangs, and end the process if a signal arrives meanwhile.
 
-An environment in a process of its own is killed and restored (see envs/subprocess.py). One in this process cannot be: the main
-thread waits until it returns. So another thread watches it. If the simulator holds Python's global lock, that thread does not
-run, and only SIGKILL ends the process. In both cases the run continues from its newest checkpoint.
+An environment in a separate process is killed and restored (see envs/subprocess.py). For one in this process that is impossible:
+the main thread waits until it returns. So another thread watches it. If the simulator holds Python's global lock, that thread does
+not run, and only SIGKILL ends the process. In both cases the run continues from its newest checkpoint.
 """
 
 import os
@@ -18,23 +18,23 @@ from typing import Protocol
 
 from maskrl.runs.directory import Run
 
-LOOK = 0.5  # seconds between two looks
-GRACE = 3.0  # seconds that an environment may take to answer once a signal has come
+LOOK = 0.5  # seconds between two checks
+GRACE = 3.0  # seconds that an environment has to answer after a signal
 
 
 class Waits(Protocol):
     """An object that waits for environments: the world, and the players of an evaluation."""
 
-    waiting: float | None  # since when, by time.monotonic(); None: it does not
+    waiting: float | None  # time.monotonic() since which it waits; None: it does not wait
 
 
 @contextmanager
 def watchdog(run: Run, waiters: Sequence[Waits], timeout: float) -> Iterator[None]:
-    """Watch environments as long as the context lasts. Signals arrive in the main thread only."""
+    """Watch environments within the context, which must be in the main thread to get signals."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     in_main = threading.current_thread() is threading.main_thread()
-    # The system reports a signal at once, while Python's handlers wait until the environment returns.
+    # The wake-up descriptor reports a signal at once; Python's handlers wait until the environment returns.
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False) if in_main else -1
     ended = threading.Event()
     thread = threading.Thread(target=_watch, args=(run, waiters, timeout, ours, ended), daemon=True)
@@ -67,13 +67,13 @@ def _watch(run: Run, waiters: Sequence[Waits], timeout: float, pipe: socket.sock
             said = True
             _say(
                 f"maskrl: the environment has not answered for {timeout:g} seconds (env.timeout). Stop the run with Ctrl-C or "
-                "SIGTERM, and continue it with the same command. overlap=true puts the environment into a process of its own, "
+                "SIGTERM, and continue it with the same command. overlap=true puts the environment into a separate process, "
                 "which is killed and restored when it hangs."
             )
 
 
 def _leave(run: Run, number: int) -> None:
-    """End the process at once: no code of the main thread can."""
+    """End the process at once; the main thread cannot run."""
     with suppress(Exception):
         run.set_status("stopped")
     _say(
@@ -89,5 +89,5 @@ def _say(text: str) -> None:
 
 
 def _stopping_signals() -> list[int]:
-    """The signals that stop a run, which Python would handle once the environment returns."""
+    """The signals that stop a run, as far as this system has them."""
     return [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]

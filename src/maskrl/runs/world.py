@@ -1,7 +1,7 @@
-"""The environment of a run, which can be restored to where it was.
+"""The environment of a run, which can be restored to an earlier point.
 
-Every episode is reset with a seed of its own, so that it is a function of its actions alone: to continue one after a crash,
-reset again and take the same actions. Not every environment is like that (a robot is not), so the results are compared.
+Every episode is reset with its own seed, so it depends only on its actions: to continue it after a crash, reset again and take the
+same actions. Not every environment is deterministic (a robot is not), so the results are compared.
 """
 
 import math
@@ -25,7 +25,7 @@ Tell = Callable[[str], None]  # takes a sentence for the log and the terminal
 
 
 class EnvironmentFailedError(Exception):
-    """The environment raised an error or returned nonsense, twice: the run cannot go on without help."""
+    """The environment raised an error or returned invalid values, twice: the run cannot continue."""
 
 
 class Step(NamedTuple):
@@ -38,25 +38,23 @@ class Step(NamedTuple):
 
 
 class World:
-    """The training environment, with the actions that replay the current game.
+    """The training environment, with the actions to replay the current game.
 
-    An error of the renderer or the network may pass, so each call has a second try in a fresh environment, which first replays
-    the game.
+    An error of the renderer or the network may be temporary, so each call has a second try in a fresh environment, which first
+    replays the game.
     """
 
     def __init__(self, recipe: Recipe, tell: Tell, place: int = 0) -> None:
         self._recipe, self._tell = recipe, tell
-        self._place = place  # among `env.parallel` of them
-        self.is_stopping: Callable[[], bool] = lambda: False  # asked while an environment's process does not answer
-        self.waiting: float | None = None  # since when, by time.monotonic(), for an answer of the environment
+        self._place = place  # index among the `env.parallel` environments
+        self.is_stopping: Callable[[], bool] = lambda: False  # polled while an environment's process does not answer
+        self.waiting: float | None = None  # time.monotonic() since which it waits for the environment
         self.env = self._make()
         self.spaces = Spaces.of(self.env)
-        self.episode = -1  # number of the current one
+        self.episode = -1  # number of the current episode
         self.running = False  # whether it is open
-        self.vector: NDArray[np.float32] | None = (
-            None  # the numbers (V,) beside the newest observation, if there are some
-        )
-        # Of this episode and of those before it in the same game: the actions, and check sums of their results.
+        self.vector: NDArray[np.float32] | None = None  # the newest vector observation (V,), if there is one
+        # The actions, and check sums of their results, of this episode and earlier ones in the same game.
         self._actions: list[list[Action]] = []
         self._sums: list[list[int]] = []
 
@@ -67,16 +65,16 @@ class World:
 
     @property
     def rows(self) -> NDArray[np.float32] | None:
-        """The numbers beside the newest observation as a network takes them, (1, V)."""
+        """The newest vector observation as a network takes it, (1, V)."""
         return None if self.vector is None else self.vector[None]
 
     def begin(self) -> NDArray[np.uint8]:
-        """The first observation of the next episode."""
+        """Begin the next episode; return its first observation."""
         number = self.episode + 1
         begun = self._twice(lambda: self._reset(number), f"at the reset of episode {number}")
-        assert begun is not None  # as no episode is open
+        assert begun is not None  # because no episode is open
         obs, continues = begun
-        # A life that was lost ends an episode of learning on Atari, but not the game: the rest of the game depends on all of it.
+        # On Atari a lost life ends an episode but not the game, and the rest of the game depends on all of its earlier actions.
         if not continues:
             self._actions, self._sums = [], []
         self._actions.append([])
@@ -85,12 +83,12 @@ class World:
         return obs
 
     def step_async(self, action: Action) -> None:
-        """Announce the next step: an environment in a process of its own begins with it now."""
+        """Announce the next step; an environment in a separate process begins it now."""
         if (begin := getattr(self.env, "step_async", None)) is not None:
             begin(action)
 
     def step(self, action: Action) -> Step | None:
-        """The result of the action. None: the episode was lost, because the environment failed and could not be restored."""
+        """Take the action; None if the environment failed and could not be restored, so that the episode is lost."""
         where = f"at decision {self.length + 1} of episode {self.episode}"
         step = self._twice(lambda: self._step(action), where)
         if step is None:
@@ -114,7 +112,7 @@ class World:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> NDArray[np.uint8] | None:
-        """Go back to where the state was taken; returns the observation there, or None if there is no open episode."""
+        """Restore a saved state; return its observation, or None if no episode was open."""
         kind: Any = np.int64 if self.spaces.discrete else np.float32
         self.episode, self.running, self._sums = int(state["episode"]), bool(state["running"]), state["sums"]
         self._actions = [[np.array(action, kind)[()] for action in episode] for episode in state["actions"]]
@@ -129,7 +127,7 @@ class World:
         return obs if self.running else None
 
     def _relive(self) -> NDArray[np.uint8] | None:
-        """Replay the game; if that does not lead to the same place, close the episode."""
+        """Replay the game; if the results differ, close the episode."""
         obs, difference = self._retrace()
         if difference is None:
             return obs
@@ -143,7 +141,7 @@ class World:
         return None
 
     def _retrace(self) -> tuple[NDArray[np.uint8] | None, str | None]:
-        """Take the same actions from the first episode of the game on. Returns the last observation, and what differed."""
+        """Take the same actions from the first episode of the game on. Returns the last observation, and the first difference."""
         obs, first = None, self.episode + 1 - len(self._actions)
         for number, (actions, sums) in enumerate(zip(self._actions, self._sums, strict=True), start=first):
             obs, _ = self._reset(number)
@@ -160,7 +158,7 @@ class World:
     # ── the environment, checked and with a second try ────────────────────────────────────────────────────────────
 
     def _twice(self, call: Callable[[], T], where: str) -> T | None:
-        """The result of the call, perhaps in a fresh environment; None if the open episode was lost on the way to it."""
+        """The result of the call, with a second try in a fresh environment; None if the open episode was lost."""
         try:
             return call()
         except Exception as error:
@@ -192,7 +190,7 @@ class World:
             if not recipe.env.is_portable:
                 wanted = "overlap=true" if recipe.overlap else f"env.parallel={recipe.env.parallel}"
                 raise ValueError(
-                    f"{wanted} puts the environment into a process of its own, which cannot import {recipe.env.task}: it is a "
+                    f"{wanted} puts the environment into a separate process, which cannot import {recipe.env.task}: it is a "
                     "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false and "
                     "env.parallel=1."
                 )
@@ -203,9 +201,9 @@ class World:
         return recipe.env.make(seed=seed, training=True)
 
     def _reset(self, number: int) -> tuple[NDArray[np.uint8], bool]:
-        """The first observation of an episode, and whether it is a part of the game before."""
+        """The first observation of an episode, and whether it continues the same game."""
         self.waiting = time.monotonic()
-        unique = number * self._recipe.env.parallel + self._place  # no two episodes of a run begin alike
+        unique = number * self._recipe.env.parallel + self._place  # so that no two episodes of a run have the same seed
         obs, info = self.env.reset(seed=episode_seed(self._recipe.seed, unique))
         self.waiting = None
         return self._checked(obs, info), bool(info.get("continues", False))
@@ -226,7 +224,7 @@ class World:
         return obs
 
     def _sum(self, obs: NDArray[np.uint8], reward: float = 0.0) -> int:
-        """A check sum of the newest observation, of what is beside it, and of a reward."""
+        """A check sum of the newest observation, its vector observation and a reward."""
         seen = crc32(np.ascontiguousarray(obs).data)
         return crc32(np.float64(reward).tobytes(), seen if self.vector is None else crc32(self.vector.tobytes(), seen))
 
