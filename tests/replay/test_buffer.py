@@ -376,8 +376,8 @@ def test_a_uniform_replay_has_no_priorities_to_change():
         ([0, 1], [np.inf, 1.0], "1 not finite"),
         ([0, 1], [1.0], r"got shape \(1,\)"),
         ([0, 1], [[1.0, 1.0]], r"got shape \(1, 2\)"),
-        ([0, 4], [1.0, 1.0], "some are not transitions"),  # a final frame
-        ([0, 7], [1.0, 1.0], "some are not transitions"),  # not yet lived
+        ([0, 4], [1.0, 1.0], "Some of the 2 starts are not transitions"),  # a final frame
+        ([0, 7], [1.0, 1.0], "Some of the 2 starts are not transitions"),  # not yet lived
     ],
 )
 def test_bad_priorities_are_refused_and_leave_no_trace(starts, errors, message):

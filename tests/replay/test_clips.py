@@ -152,7 +152,7 @@ def test_every_frame_is_stored_once():
 
 def test_a_cut_ends_an_episode_and_without_one_a_jump_is_refused():
     clips, _ = lived([[50]], 6)
-    with pytest.raises(ValueError, match="does not continue the one before"):
+    with pytest.raises(ValueError, match="does not continue the last one"):
         clips.add(stacked(0, 3, 0, 2)[None], np.zeros((1, 2)), [False])
     assert set(read(clips.draw(100, length=6), 2)) == {(0, 0, 0)}  # what is stored is untouched
     clips.cut()

@@ -1,1 +1,1 @@
-"""The replay: every frame is stored once, read as transitions or clips, and drawn uniformly or by priority."""
+"""The replay: stores every frame once; draws transitions and clips uniformly or by priority."""

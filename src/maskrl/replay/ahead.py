@@ -1,4 +1,4 @@
-"""Batches that a thread gathers before they are used, while the device computes."""
+"""Gather batches in a thread ahead of use, while the device computes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class Ahead:
-    """At most `depth` batches in the order of their draws; 0: none.
+    """A queue of at most `depth` batches, in the order of their draws; 0: off.
 
-    The caller draws at once; only the reading is left to the thread. As long as nothing is added to the replay in between, these
-    are the draws that would be made later.
+    The caller draws immediately; the thread only reads. As long as nothing is added to the replay in between, the draws are the
+    same as without it.
     """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._pool: ThreadPoolExecutor | None = None  # most replays never need a thread
+        self._pool: ThreadPoolExecutor | None = None  # created on first use: most replays need no thread
         self._coming: deque[Future[Any]] = deque()
 
     def __len__(self) -> int:

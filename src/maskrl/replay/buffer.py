@@ -1,8 +1,8 @@
 """The transitions of an agent. Every frame is stored once; stacks of frames are built when they are read.
 
 An episode of T transitions takes T + 1 slots, one for each of its frames. Frames are numbered from the first one ever
-added and never renumbered: frame `t` lies in slot `t % slots`, so the ring's seam is the one comparison `t < next`.
-`draw` says *where* to read, uniformly or by priority; `transitions` and `clips` say *what*.
+added and never renumbered: frame `t` is in slot `t % slots`, so the end of the ring needs only the comparison `t < next`.
+`draw` chooses the frames to read, uniformly or by priority; `transitions` and `clips` read them.
 """
 
 import os
@@ -30,16 +30,16 @@ Purpose = Literal["transitions", "clips"]
 
 
 class NothingToDrawError(ValueError):
-    """Nothing stored is long enough for what was asked; the message says what to change."""
+    """No stored episode is long enough for the draw; the message says what to change."""
 
 
 class PrioritiesError(ValueError):
-    """Errors that no priorities can be made of; the message says how many."""
+    """Errors that cannot become priorities; the message says why."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Where to read: the numbers of B frames, each with a transition to follow, and the weights of their losses."""
+    """B frames to read from, by number, each followed by a transition, and the weights of their losses."""
 
     starts: Index  # (B,)
     weights: Tensor  # (B,) float32, importance weights; all 1 in a uniform draw
@@ -48,7 +48,7 @@ class Draw:
         return len(self.starts)
 
     def first(self, count: int) -> "Draw":
-        """The first `count` of them; draws are in random order."""
+        """The first `count` starts; they are in random order."""
         return Draw(self.starts[:count], self.weights[:count])
 
 
@@ -61,14 +61,14 @@ class Transitions:
     rewards: Tensor  # (B,) float32, the discounted sum over the m ≤ n steps taken
     next_obs: Tensor  # (B, C, H, W) uint8, after m steps
     discounts: Tensor  # (B,) float32, discount**m, and 0 after a termination
-    vectors: Tensor | None = None  # (B, V) float32, the numbers beside `obs`, where the environment has some
+    vectors: Tensor | None = None  # (B, V) float32, vector observations with `obs`, if there are any
     next_vectors: Tensor | None = None
 
     def __len__(self) -> int:
         return self.obs.shape[0]
 
     def vectors_of(self, piece: slice) -> tuple[Tensor | None, Tensor | None]:
-        """The numbers beside `obs` and beside `next_obs` in a piece of the batch; None where there are none."""
+        """The vector observations with `obs` and `next_obs` in a slice of the batch; None if there are none."""
         before, after = self.vectors, self.next_vectors
         return None if before is None else before[piece], None if after is None else after[piece]
 
@@ -76,7 +76,7 @@ class Transitions:
         return self._each(lambda tensor: sent(tensor, device))
 
     def pinned(self, device: torch.device | str) -> "Transitions":
-        """The transitions in memory that can be copied to the device without waiting."""
+        """The transitions in pinned memory, for a copy to the device without waiting."""
         return self._each(lambda tensor: pinned(tensor, device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Transitions":
@@ -85,11 +85,11 @@ class Transitions:
 
 
 class Replay:
-    """The newest transitions: `capacity` of them, unless more episodes end among them than there is room for (`_slots`).
+    """The newest `capacity` transitions; fewer if they contain more ends of episodes than there is room for (`_slots`).
 
-    In memory, or with a `directory` in files that outlive the process. `reserve` is the number of frames that may be
-    written before they replace one that the last state but one needs (`must_be_saved`): what an exact resume from files costs.
-    A `priority_exponent` makes the draws prioritised (Schaul et al., 2016): in proportion to error ** exponent.
+    They are in memory or, with a `directory`, in files that outlive the process. `reserve`: extra frames, so that an exact resume
+    from files is possible: this many can be written before one replaces a frame of the last state but one (`must_be_saved`).
+    A `priority_exponent` makes draws prioritised (Schaul et al., 2016), in proportion to error ** exponent.
     """
 
     def __init__(
@@ -100,20 +100,20 @@ class Replay:
         frame_stack: int,
         capacity: int,
         seed: int,
-        discrete: bool = False,  # whether actions are one-hot, so that a byte or two will do for each
-        vector_dim: int = 0,  # numbers beside every observation
+        discrete: bool = False,  # whether actions are one-hot; each then takes a byte or two
+        vector_dim: int = 0,  # length of the vector observation
         directory: Path | None = None,
         prefix: str = "",  # of the names of its files
-        pad: Literal["repeat", "zero"] = "repeat",  # what stands before an episode's first frame: that frame, or black
+        pad: Literal["repeat", "zero"] = "repeat",  # before an episode's first frame: that frame repeated, or black
         reserve: int = 0,
         priority_exponent: float | None = None,  # None: uniform draws
-        mend: bool = False,  # lengthen files that were cut short: `load_state_dict` tells which frames that costs
-        mirror: torch.device | None = None,  # where a second copy of the frames is kept, to build batches there
-        prefetch: int = 0,  # batches that may be gathered ahead, see `Ahead`
+        mend: bool = False,  # lengthen truncated files; `load_state_dict` returns the number of lost frames
+        mirror: torch.device | None = None,  # device with a second copy of the frames, to build batches there
+        prefetch: int = 0,  # batches to gather ahead, see `Ahead`
     ) -> None:
         _require_sizes(frame_shape, action_dim, frame_stack, capacity, reserve)
         _require_draws(pad, priority_exponent, prefetch)
-        # Where the frames are on the device, there is nothing to gather here.
+        # With the frames on the device, there is nothing to gather on the host.
         self.ahead = Ahead(prefetch if mirror is None else 0)
         self.frame_shape, self.action_dim, self.frame_stack, self.pad = frame_shape, action_dim, frame_stack, pad
         self.discrete, self.priority_exponent, self.vector_dim = discrete, priority_exponent, vector_dim
@@ -121,18 +121,18 @@ class Replay:
         self._window = self._slots - reserve
         self._steps = np.zeros(self._slots, _step(action_dim, discrete, vector_dim))
         self._frames = allocate(f"{prefix}frames.u8", np.uint8, (self._slots, *frame_shape), directory, mend)
-        # The check sum of the frame in each slot, 0 for none. After a crash it tells which frames are still as they were written.
+        # The check sum of the frame in each slot, 0 for none. After a crash it shows which frames are intact.
         self._stamps = allocate(f"{prefix}stamps.u32", np.uint32, (self._slots,), directory, mend)
         self._mirror = None if mirror is None else torch.zeros(self._frames.shape, dtype=torch.uint8, device=mirror)
-        # A leaf for each slot: error ** exponent of the transition that starts there, 0 where none does or can be drawn.
+        # A leaf for each slot: error ** exponent of the transition that starts there, 0 if there is none to draw.
         self._tree = None if priority_exponent is None else SumTree(self._slots)
-        self._arriving: tuple[Draw, Arriving] | None = None  # errors that are not in the tree yet
+        self._arriving: tuple[Draw, Arriving] | None = None  # errors not in the tree yet
         self._next = 0  # the number of the next frame
-        self._firsts: list[int] = []  # the first frames of episodes that begin in the window
-        self._floor = 0  # frames below it were lost
-        self._saved = (0, 0)  # the next frame at the newest state taken, and at the one before
+        self._firsts: list[int] = []  # first frames of the stored episodes
+        self._floor = 0  # frames below this number are lost
+        self._saved = (0, 0)  # `_next` at the newest saved state, and at the one before
         self._running = False  # whether an episode is open
-        # Clips have a stream of their own, so that the transitions drawn are the same with and without an objective.
+        # Clips have their own random stream, so that the same transitions are drawn with and without an objective.
         self._generators = {"transitions": np.random.default_rng(seed), "clips": np.random.default_rng((seed, 1))}
 
     @staticmethod
@@ -146,14 +146,14 @@ class Replay:
         discrete: bool = False,
         vector_dim: int = 0,
     ) -> int:
-        """The bytes that such a replay takes, in memory or on disk, once it is full."""
+        """The bytes of a full replay with these arguments, in memory or on disk."""
         per_slot = prod(frame_shape) + _step(action_dim, discrete, vector_dim).itemsize + np.dtype(np.uint32).itemsize
         slots = _slots(frame_stack, capacity, reserve)
         return slots * per_slot + (0 if priority_exponent is None else SumTree.forecast(slots))
 
     @property
     def nbytes(self) -> int:
-        """The bytes allocated; the system hands them out as the frames come in."""
+        """The bytes allocated; the system assigns them as frames are added."""
         tree = 0 if self._tree is None else self._tree.nbytes
         return int(self._frames.nbytes + self._steps.nbytes + self._stamps.nbytes) + tree
 
@@ -164,7 +164,7 @@ class Replay:
     def __len__(self) -> int:
         """The number of transitions that can be drawn."""
         oldest, newest = self._oldest_start(), self._next - 1
-        # Every frame begins a transition, but the last of each episode: the one before another's first.
+        # Every frame begins a transition, except the last of each episode, which is the one before another's first.
         return max(0, newest - oldest - (len(self._firsts) - bisect_right(self._firsts, oldest)))
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,9 +172,9 @@ class Replay:
     def begin_episode(
         self, obs: NDArray[np.uint8], vector: NDArray[np.float32] | None = None, *, place: int = 0
     ) -> None:
-        """Store the observation (C, H, W) after a reset. An episode still open is closed as truncated where it is.
+        """Store the observation (C, H, W) after a reset. An open episode is closed as truncated.
 
-        `vector`: the numbers (V,) beside it, where there are some. `place`: of the environment, where there are `Several`.
+        `vector`: the vector observation (V,), if there is one. `place`: the index of the environment, for `Several`.
         """
         frame = self._newest_frame(obs)
         newest = self._steps[(self._next - 1) % self._slots]
@@ -240,7 +240,7 @@ class Replay:
 
     def _append(self, frame: NDArray[np.uint8], vector: NDArray[np.float32] | None, *, first: int) -> None:
         slot = self._next % self._slots
-        # Before the frame: a crash in between must not pass for the old frame.
+        # Clear the stamp before writing the frame, so that a crash in between cannot leave a valid stamp.
         self._stamps[slot] = _stamp(self._next, frame)
         self._frames[slot] = frame
         if self._mirror is not None:
@@ -250,13 +250,13 @@ class Replay:
         if self.vector_dim:
             self._steps["vector"][slot] = vector
         if self._tree is not None:
-            # Unless this frame is an episode's first, it makes a start of the one before, with the leaf 1 as in the
-            # released code; at this one nothing starts before its decision is added. And one frame leaves the window.
+            # Unless this frame is an episode's first, the frame before it becomes a start, with the leaf 1 as in the
+            # released code. This one becomes a start when its decision is added. And one frame leaves the window.
             previous, leaving = (self._next - 1) % self._slots, (self._next - self._window) % self._slots
             self._tree.set([previous, leaving], [float(first < self._next), 0.0])
         self._next += 1
 
-    # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── drawing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def draw(
         self,
@@ -268,13 +268,13 @@ class Replay:
         purpose: Purpose = "transitions",
         stratified: bool = False,
     ) -> Draw:
-        """Starts, with replacement, that are followed by `span` frames; uniform, or in proportion to their leaves.
+        """Draw starts that are followed by `span` frames, with replacement; uniformly, or in proportion to their leaves.
 
-        `whole`: the `span` transitions from each lie in its episode. Otherwise only the first has to, so an episode may end
-        within the span. All of the span is stored already, so a return or a clip that is read there never gets longer.
+        `whole`: all `span` transitions must be in the start's episode; otherwise only the first, so an episode may end within
+        the span. The whole span is stored already, so a return or a clip read from it never gets longer later.
         `correction`: the exponent β of the importance weights (1 / leaf) ** β, which are scaled to a maximum of 1.
-        `purpose`: which random stream draws.
-        `stratified`: where it can, each of `batch_size` equal shares of the sum of leaves gives one start.
+        `purpose`: the random stream to use.
+        `stratified`: draw one start from each of `batch_size` equal shares of the sum of leaves, where possible.
         """
         if batch_size < 1 or span < 1:
             raise ValueError(f"batch_size={batch_size} and span={span} must be at least 1.")
@@ -285,7 +285,7 @@ class Replay:
         oldest, end = self._oldest_start(), self._next - span
         starts = np.empty(0, np.int64)
         if oldest < end:
-            # Rejection leaves the survivors in proportion. Where it leaves too few, listing all valid ones is cheap enough.
+            # Rejection keeps the proportions. If it leaves too few, listing all valid starts is cheap enough.
             generator = self._generators[purpose]
             if stratified:
                 starts = self._one_of_each_share(batch_size, oldest, end, steps, generator)
@@ -303,10 +303,10 @@ class Replay:
         return Draw(starts, self._weights(starts, correction))
 
     def spread(self, count: int, *, span: int = 1) -> Draw:
-        """Up to `count` starts, each followed by `span` transitions of its episode, evenly over all that is stored.
+        """Up to `count` starts, each followed by `span` transitions of its episode, spread evenly over the replay.
 
-        The spans do not overlap: where there is room for fewer, there are fewer, down to none. For probes: nothing is random
-        here, so the draws for learning do not change.
+        The spans do not overlap, so there may be fewer, down to none. For probes: nothing is random, so the draws for learning do
+        not change.
         """
         every = np.arange(self._oldest_start(), max(self._oldest_start(), self._next - span))
         every = every[self._reaches(every, span)]
@@ -318,13 +318,13 @@ class Replay:
         """At most `count` frames in [oldest, end): uniform, or in proportion to their leaves."""
         if self._tree is None:
             return generator.integers(oldest, end, size=count)
-        if self._tree.total == 0:  # first frames alone
+        if self._tree.total == 0:  # only first frames
             return np.empty(0, np.int64)
         frames = self._frames_at(generator.random(count))
         return frames[(frames >= oldest) & (frames < end)]
 
     def _frames_at(self, shares: NDArray[np.float64]) -> Index:
-        """The frames at these shares (N,), in [0, 1), of the sum of leaves."""
+        """The frames at these points (N,) of the cumulative leaves, in [0, 1)."""
         assert self._tree is not None
         slots, newest = self._tree.find(shares * self._tree.total), self._next - 1
         return newest - (newest - slots) % self._slots
@@ -332,7 +332,7 @@ class Replay:
     def _one_of_each_share(
         self, count: int, oldest: int, end: int, steps: int, generator: np.random.Generator
     ) -> Index:
-        """A start from each of `count` equal shares of the sum of leaves; shares that give none in ten tries are left out."""
+        """A start from each of `count` equal shares of the sum of leaves; shares without one after ten tries are left out."""
         if self._tree is None or self._tree.total == 0:
             return np.empty(0, np.int64)
         found, missing = np.full(count, -1), np.arange(count)
@@ -351,7 +351,7 @@ class Replay:
         return torch.from_numpy((weights / weights.max()).astype(np.float32))
 
     def raw_weights(self, starts: Index, correction: float) -> NDArray[np.float64]:
-        """The importance weights of these starts before they are scaled."""
+        """The importance weights of these starts, unscaled."""
         if self._tree is None:
             return np.ones(len(starts))
         weights: NDArray[np.float64] = (
@@ -361,15 +361,15 @@ class Replay:
 
     @property
     def mass(self) -> float:
-        """How much there is to draw: transitions, or the sum of their leaves."""
+        """The number of transitions, or the sum of their leaves if draws are prioritised."""
         self._await_priorities()
         return float(len(self) if self._tree is None else self._tree.total)
 
     def reprioritise(self, draw: Draw, errors: Tensor | ArrayLike) -> None:
-        """Set the leaves of these starts from the errors (B,) of an update with them; of a start drawn twice, the first.
+        """Set the leaves of these starts from the errors (B,) of an update with them; for a start drawn twice, from the first.
 
-        A start that was overwritten since the draw is passed over. Errors on an accelerator are copied to the host meanwhile and
-        awaited when the leaves are next read; the leaves are the same as without this delay.
+        Starts overwritten since the draw are skipped. Errors on an accelerator are copied to the host in the background and awaited
+        when the leaves are next read; the leaves are the same as without this delay.
         """
         if self._tree is None:
             raise RuntimeError(
@@ -383,7 +383,7 @@ class Replay:
             self._await_priorities()
 
     def _await_priorities(self) -> None:
-        """Set the leaves of errors that were on their way to the host."""
+        """Wait for errors that are being copied to the host, and set their leaves."""
         if self._arriving is None:
             return
         (draw, arriving), self._arriving = self._arriving, None
@@ -395,16 +395,16 @@ class Replay:
         if errors.shape != (len(draw),) or not np.isfinite(errors).all():
             raise PrioritiesError(
                 f"The errors must be one finite number for each of the {len(draw)} starts; got shape {errors.shape}, "
-                f"{int((~np.isfinite(errors)).sum())} not finite. Pass the losses before their mean; if they are not "
-                "finite, look for the cause in the update: another one would spread it."
+                f"{int((~np.isfinite(errors)).sum())} not finite. Pass the losses before their mean. If they are not "
+                "finite, look for the cause in the update before you make another."
             )
         stored = draw.starts >= max(self._floor, self._next - self._window)
         starts, errors = draw.starts[stored], errors[stored]
         if not self._reaches(starts, 1).all():
             raise ValueError(
-                f"Of {len(draw)} starts some are not transitions. Only reprioritise a draw of this same replay."
+                f"Some of the {len(draw)} starts are not transitions. Only reprioritise draws of this replay."
             )
-        # The bounds of the released code, which also catch a divergence that rounding has put below 0.
+        # The bounds of the released code, which also catch a divergence that is below 0 by rounding.
         self._tree.set(starts % self._slots, np.clip(errors, 1e-6, 1e6) ** self.priority_exponent)
 
     def _too_short(self, steps: int) -> str:
@@ -424,7 +424,7 @@ class Replay:
         )
 
     def _oldest_start(self) -> int:
-        """The oldest frame whose stack is stored, back to its episode's first frame; so is that of every later frame."""
+        """The oldest frame whose whole stack is still stored; the stacks of all later frames are, too."""
         oldest = frame = max(self._floor, self._next - self._window)
         while (
             frame < self._next and max(frame - self.frame_stack + 1, self._steps["first"][frame % self._slots]) < oldest
@@ -438,16 +438,16 @@ class Replay:
         same: NDArray[np.bool_] = first[ahead % self._slots] == first[frames % self._slots]
         return same & (ahead < self._next)
 
-    # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def transitions(
         self, draw: Draw, *, n_step: int = 1, discount: float = 0.99, late_ends: bool = True
     ) -> Transitions:
         """The transitions at the starts, cut short by a termination, a truncation or the newest frame.
 
-        `late_ends=False` is a bug of the released Atari code, for comparison: only an end in the first step is noticed.
-        After a later one the target goes on as if all n steps had led to the observation of the last decision. That code
-        knew no truncation, so both kinds of end count as the end here.
+        `late_ends=False` reproduces a bug of the released Atari code, for comparison: only an end in the first step is noticed.
+        After a later end, the target bootstraps as if all n steps had led to the observation of the last decision. That code has
+        no truncations, so both kinds of end count as one here.
         """
         if n_step < 1 or not 0 <= discount <= 1:
             raise ValueError(f"n_step={n_step} must be at least 1 and discount={discount} lie in [0, 1].")
@@ -456,7 +456,7 @@ class Replay:
         ends = starts + taken.sum(axis=1)
         rewards = np.where(taken, self._steps["reward"][(starts[:, None] + steps) % self._slots], 0) @ discount**steps
         last = (ends - 1) % self._slots
-        stops = self._steps["terminated"][last]  # a truncated episode would have gone on
+        stops = self._steps["terminated"][last]  # a truncated episode would have continued
         discounts = ~stops * discount ** (ends - starts)
         if not late_ends:
             stops = stops | self._steps["truncated"][last]
@@ -474,9 +474,9 @@ class Replay:
         )
 
     def clips(self, draw: Draw, *, length: int) -> Clip:
-        """K observations from each start with the actions taken at them.
+        """K observations from each start, with the actions taken at them.
 
-        Past the episode's last action the last observation is repeated, with zero actions and `valid` False.
+        After the episode's last action, the last observation is repeated with zero actions and `valid` False.
         """
         if length < 1:
             raise ValueError(f"length={length} must be at least 1.")
@@ -488,7 +488,7 @@ class Replay:
         return Clip(obs, *(sent(torch.from_numpy(values), obs.device) for values in (actions, valid)))
 
     def _vectors(self, frames: Index) -> Tensor | None:
-        """The numbers beside these frames, (…, V)."""
+        """The vector observations with these frames, (…, V); None if there are none."""
         return torch.from_numpy(self._steps["vector"][frames % self._slots]) if self.vector_dim else None
 
     def _taken(self, frames: Index) -> NDArray[np.float32]:
@@ -506,11 +506,11 @@ class Replay:
         return draw.starts
 
     def _stacks(self, frames: Index) -> Tensor:
-        """The observations (…, C, H, W) that end in these frames, as one gather of whole frames."""
+        """The observations (…, C, H, W) whose newest frames are these, gathered in one operation."""
         first = self._steps["first"][frames % self._slots][..., None]
         wanted = frames[..., None] + np.arange(1 - self.frame_stack, 1)  # (…, stack)
         slots = np.maximum(wanted, first) % self._slots
-        before = wanted < first  # where there is no frame
+        before = wanted < first  # before the episode's first frame
         if self._mirror is None:
             gathered = self._frames[slots]  # (…, stack, c, H, W)
             if self.pad == "zero":
@@ -527,16 +527,16 @@ class Replay:
 
     @property
     def must_be_saved(self) -> bool:
-        """Whether the next episode's first frame and its second may replace one that the last state but one needs.
+        """Whether the next two frames may replace one that the last state but one needs.
 
-        The older of two states is protected, in case the newer one is lost.
+        The older of the two kept states is protected, in case the newer one is lost.
         """
         ahead = self._next + 2
         wraps = isinstance(self._frames, np.memmap) and ahead > self._slots
         return wraps and ahead - self._saved[1] > self._slots - self._window
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and numpy arrays that share no memory with the replay. Frames in files stay there, written out."""
+        """Plain numbers and numpy arrays that share no memory with the replay. Frames in files are synced, not included."""
         self._await_priorities()
         self._saved = (self._next, self._saved[0])
         used = min(self._next, self._slots)
@@ -554,10 +554,10 @@ class Replay:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Continue from a state: same draws, same batches. Returns how many frames are lost.
+        """Continue from a state, with the same draws and batches. Returns the number of lost frames.
 
-        Those are the frames in files that are damaged or were written over since, and all before them: none, unless something
-        else changed the files.
+        Lost are frames in files that are damaged or were overwritten since, and all before them: none, unless another program
+        changed the files.
         """
         if not self._holds(state["layout"], state["next"]):
             raise ValueError(f"The state is of a replay with {state['layout']}, this one has {self._layout()}.")
@@ -574,7 +574,7 @@ class Replay:
             lost = self._lost(needed)
             floor = max(floor, int(needed[0]) + lost) if lost else floor
         if self._mirror is not None:
-            for start in range(0, used, 1000):  # files need not fit into memory
+            for start in range(0, used, 1000):  # files may be larger than memory
                 self._mirror[start : min(start + 1000, used)] = torch.from_numpy(
                     self._frames[start : min(start + 1000, used)]
                 )
@@ -582,7 +582,7 @@ class Replay:
             self._steps[name][:used] = state[name]
         if self._tree is not None:
             leaves = state["leaf"].copy()
-            leaves[numbers[numbers < floor] % self._slots] = 0  # lost: they would be drawn only to be rejected
+            leaves[numbers[numbers < floor] % self._slots] = 0  # lost: drawing them would only be rejected
             self._tree.load(leaves)
         self._next, self._floor, self._running = end, floor, state["running"]
         self._firsts = np.unique(self._steps["first"][numbers[-self._window :] % self._slots]).tolist()
@@ -592,13 +592,13 @@ class Replay:
         return lost
 
     def _holds(self, layout: dict[str, Any], end: int) -> bool:
-        """Whether states of this layout can be loaded: of the same one, or of a smaller replay that had room for all its frames."""
+        """Whether states of this layout can be loaded: the same layout, or a smaller replay that had room for all its frames."""
         smaller = {**self._layout(), "slots": layout.get("slots"), "window": layout.get("window")}
         grown = self._slots > layout.get("slots", 0) and self._window > layout.get("window", 0) >= end
         return layout == self._layout() or (layout == smaller and grown)
 
     def _lost(self, numbers: Index) -> int:
-        """How many of these frames to give up, the oldest first, so that all that remain are in the files."""
+        """How many of these frames to drop, oldest first, so that all others are intact in the files."""
         lost = np.flatnonzero(self._stamps[numbers % self._slots] != self._expected_stamps(numbers))
         if len(lost) and lost[-1] == len(numbers) - 1:
             raise ValueError(
@@ -608,12 +608,12 @@ class Replay:
         return int(lost[-1]) + 1 if len(lost) else 0
 
     def _expected_stamps(self, numbers: Index) -> NDArray[np.uint32]:
-        """Of frames with these numbers and what lies in their slots."""
+        """The check sums of these frames, from the content of their slots."""
         stamps = (_stamp(number, self._frames[number % self._slots]) for number in numbers.tolist())
         return np.fromiter(stamps, np.uint32, len(numbers))
 
     def _layout(self) -> dict[str, Any]:
-        """What two replays must share to exchange states; JSON gives the same back."""
+        """The properties that two replays must share to exchange states, as values that JSON preserves."""
         return {
             "frame_shape": list(self.frame_shape),
             "action_dim": self.action_dim,
@@ -628,7 +628,7 @@ class Replay:
 
 
 def _stamp(number: int, frame: NDArray[np.uint8]) -> int:
-    """A check sum of a frame and its number: the slot held other frames before."""
+    """A check sum of a frame and its number, because a slot is used for several frames."""
     return crc32(np.ascontiguousarray(frame).data, number)
 
 
@@ -649,23 +649,23 @@ def _require_draws(pad: str, priority_exponent: float | None, prefetch: int) -> 
         raise ValueError(f"pad={pad!r} must be 'repeat' (DMControl) or 'zero' (Atari), as the environment stacks.")
     if priority_exponent is not None and not 0 <= priority_exponent <= 1:
         raise ValueError(
-            f"priority_exponent={priority_exponent} must lie in [0, 1], from all starts alike to in proportion to "
-            "their errors (Rainbow: 0.5), or be None for uniform draws."
+            f"priority_exponent={priority_exponent} must lie in [0, 1] (0: all starts equally likely, 1: in proportion to "
+            "their errors; Rainbow: 0.5), or be None for uniform draws."
         )
     if prefetch and priority_exponent is not None:
         raise ValueError(
-            f"prefetch={prefetch}, but draws by priority wait for the errors of the update before. Use prefetch=0, or draw "
+            f"prefetch={prefetch}, but draws by priority wait for the errors of the last update. Use prefetch=0, or draw "
             "uniformly (priority_exponent=None)."
         )
 
 
 def _slots(frame_stack: int, capacity: int, reserve: int) -> int:
-    """Room for `capacity` transitions, the final frames of episodes of 100, though of 1000 at most, and the oldest stack."""
+    """Slots for `capacity` transitions, final frames of episodes of 100 steps (at most 1000 of them), and the oldest stack."""
     return capacity + min(capacity // 100, 1000) + frame_stack + 1 + reserve
 
 
 def _step(action_dim: int, discrete: bool, vector_dim: int) -> np.dtype[np.void]:
-    """What is kept beside a frame. The last four are about the decision taken at it, so empty in a final frame."""
+    """The record stored with each frame. The last four fields describe the decision taken at it, and are empty in a final frame."""
     return np.dtype(
         [
             ("first", np.int64),  # the number of the episode's first frame
@@ -679,7 +679,7 @@ def _step(action_dim: int, discrete: bool, vector_dim: int) -> np.dtype[np.void]
 
 
 def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | None, mend: bool) -> NDArray[Any]:
-    """Zeros in memory, which the system hands out as they are written, or in a file; one that is there is opened as it is."""
+    """Zeros in memory, assigned by the system when written, or in a file; an existing file is opened unchanged."""
     if directory is None:
         return np.zeros(shape, dtype)
     folder, inner = directory.absolute().parent, directory.name
@@ -705,15 +705,15 @@ def allocate(name: str, dtype: Any, shape: tuple[int, ...], directory: Path | No
             _lengthen(file, size)
         if (found := os.fstat(file.fileno()).st_size) != size:
             raise ValueError(
-                f"{path} has {found} bytes, this replay needs {size}: it is damaged, or of another replay. "
+                f"{path} has {found} bytes, this replay needs {size}: it is damaged, or belongs to another replay. "
                 "Use another directory, or the frame_shape, frame_stack, capacity and reserve it was made with."
             )
         return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def _lengthen(file: IO[bytes], size: int) -> None:
-    """Zeros up to this size, taken from the disk now. If it were full later, an assignment to the memory-mapped file would kill
-    the process without a message.
+    """Fill the file with zeros up to this size, which allocates the disk space now. If the disk were full later, writing to the
+    memory-mapped file would kill the process without a message.
     """
     file.truncate(size)
     if hasattr(os, "posix_fallocate"):

@@ -1,4 +1,4 @@
-"""Clips for a training loop of your own, beside its replay.
+"""Clips for your own training loop, stored beside its replay.
 
 clips = maskrl.ClipStore(envs.single_observation_space, envs.single_action_space, 100_000, envs.num_envs, frame_stack=4)
 clips.add(obs, actions, terminated | truncated)        # once per step of the loop
@@ -23,9 +23,9 @@ from maskrl.replay.windows import draw_windows
 class ClipStore:
     """The newest steps of one or several environments. Every frame is stored once, in memory or in files of a directory.
 
-    `capacity` counts steps of all environments together. `frame_stack` says how many frames an observation holds on its channel
-    axis, oldest first; with 1 an observation is stored whole. For observations that have a stack axis of their own, leave it out.
-    Episodes of under 100 steps take more room than is reserved for them: then the oldest steps go sooner.
+    `capacity` counts steps of all environments together. `frame_stack`: the number of frames on an observation's channel axis,
+    oldest first; with 1 an observation is stored whole. Leave it out for observations with a separate stack axis.
+    Episodes of under 100 steps take more room than is reserved for them, so the oldest steps are dropped sooner.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class ClipStore:
         )
         dtype, shape = self._actions.stored
         self._taken = np.zeros((self._slots, environments, *shape), dtype)
-        self._numbers = np.zeros((self._slots, environments), np.int64)  # of the observations among the frames
+        self._numbers = np.zeros((self._slots, environments), np.int64)  # frame number of each observation
         self._continues = np.zeros((self._slots, environments), np.bool_)
-        self._open = np.zeros(environments, np.bool_)  # whether the next observation continues the newest one
-        self._steps = 0  # that were ever added to each column
+        self._open = np.zeros(environments, np.bool_)  # whether the next observation continues the episode
+        self._steps = 0  # ever added to each column
         self._generator = np.random.default_rng(seed)
 
     @property
@@ -70,7 +70,7 @@ class ClipStore:
 
     @property
     def nbytes(self) -> int:
-        """The bytes allocated; the system hands them out as the steps come in."""
+        """The bytes allocated; the system assigns them as steps are added."""
         return self._frames.nbytes + self._taken.nbytes + self._numbers.nbytes + self._continues.nbytes
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class ClipStore:
         return min(self._steps, self._slots) * self._frames.columns
 
     def add(self, obs: ArrayLike, actions: ArrayLike, ended: ArrayLike) -> None:
-        """Store one step of every environment: the observation, the action taken there, and whether that ended the episode.
+        """Store one step of every environment: the observation, the action taken, and whether it ended the episode.
 
         `ended` is terminated or truncated. A single environment may leave out the first axis.
         """
@@ -86,9 +86,9 @@ class ClipStore:
         for column in np.flatnonzero(self._open).tolist():
             if not self._frames.continued(column, pictures[column]):
                 raise ValueError(
-                    f"The observation of environment {column} does not continue the one before: with "
+                    f"The observation of environment {column} does not continue the last one: with "
                     f"frame_stack={self._frames.stack} its older frames must be the newer frames of that one. If the environment "
-                    "was reset, say so: ended=True at the step before, or cut(). If an observation does not hold its frames on "
+                    "was reset, pass ended=True at the last step, or call cut(). If observations do not have their frames on "
                     "the channel axis, oldest first, use frame_stack=1."
                 )
         slot = self._steps % self._slots
@@ -131,7 +131,7 @@ class ClipStore:
         if pictures.dtype != np.uint8 or pictures.shape != (count, *shape):
             raise ValueError(
                 f"obs must be uint8 of shape {(count, *shape)}, a picture of every environment; got {pictures.dtype} of shape "
-                f"{pictures.shape}. Pass them as the environments give them, 0..255."
+                f"{pictures.shape}. Pass the environments' observations unchanged, 0..255."
             )
         _, each = self._actions.stored
         taken, ends = np.asarray(actions), np.asarray(ended, np.bool_)

@@ -1,4 +1,4 @@
-"""Frames of several environments side by side, each stored once; stacks of frames are rebuilt when they are read."""
+"""Frames of several environments, each stored once; stacks are rebuilt when they are read."""
 
 from math import prod
 from pathlib import Path
@@ -12,11 +12,11 @@ Pixels = NDArray[np.uint8]
 
 
 class Frames:
-    """A ring of frames for each environment (a column). Frame `n` of a column lies in slot `n % slots`.
+    """A ring of frames for each environment (a column). Frame `n` of a column is in slot `n % slots`.
 
-    An observation of `stack` frames on the channel axis, oldest first, is known by the number of its newest frame. The first one
-    of an episode is written whole, whatever stands in it (repeated frames, black ones, the end of a lost life), so every
-    observation is read as it was added. A later one adds its newest frame alone.
+    An observation has `stack` frames on the channel axis, oldest first, and is identified by the number of its newest frame. The
+    first one of an episode is written whole, whatever it contains (repeated frames, black ones, the end of a lost life), so every
+    observation is read as it was added. Later ones add only their newest frame.
     """
 
     def __init__(
@@ -25,22 +25,22 @@ class Frames:
         channels, *sides = obs_shape
         if stack < 1 or channels % stack:
             raise ValueError(
-                f"frame_stack={stack} does not divide the {channels} channels of observations {obs_shape}. Pass how many frames "
-                "an observation holds, or 1 to store it whole."
+                f"frame_stack={stack} does not divide the {channels} channels of observations {obs_shape}. Pass the frames in an "
+                "observation, or 1 to store it whole."
             )
         self.obs_shape, self.stack, self.slots, self.columns = obs_shape, stack, slots, columns
         self._channels = channels // stack
         self._frames = allocate("frames.u8", np.uint8, (columns * slots, self._channels, *sides), directory, mend=False)
-        self._next = np.zeros(columns, np.int64)  # the number of the next frame of each column
+        self._next = np.zeros(columns, np.int64)  # number of the next frame per column
 
     @staticmethod
     def slots_for(steps: int, stack: int) -> int:
-        """Frames to keep for `steps` steps in episodes of 100: an episode has `stack` frames more than steps."""
+        """The slots for `steps` steps in episodes of 100: each episode has `stack` more frames than steps."""
         return steps + (steps // 100 + 2) * stack
 
     @property
     def nbytes(self) -> int:
-        """The bytes allocated; the system hands them out as the frames come in."""
+        """The bytes allocated; the system assigns them as frames are added."""
         return int(self._frames.nbytes)
 
     def begin(self, column: int, obs: Pixels) -> int:
@@ -50,7 +50,7 @@ class Frames:
         return self.newest_number(column)
 
     def continued(self, column: int, obs: Pixels) -> bool:
-        """Whether this can be the observation after the newest one: its older frames are the newer frames of that."""
+        """Whether `obs` can follow the newest observation: its older frames equal that one's newer frames."""
         kept = (self.stack - 1) * self._channels
         return np.array_equal(obs[:kept], self.newest(column)[self._channels :])
 
@@ -68,7 +68,7 @@ class Frames:
         return int(self._next[column]) - 1
 
     def holds(self, columns: Index, numbers: Index) -> NDArray[np.bool_]:
-        """Whether all frames of these observations are still there."""
+        """Whether all frames of these observations are still stored."""
         held: NDArray[np.bool_] = numbers - self.stack + 1 >= self._next[columns] - self.slots
         return held
 
@@ -78,7 +78,7 @@ class Frames:
         return frames.reshape(*numbers.shape, *self.obs_shape)
 
     def runs(self, columns: Index, numbers: Index, observations: int) -> Pixels:
-        """The frames (…, stack + observations − 1, c, H, W) that these observations and the ones after them are made of."""
+        """The frames (…, stack + observations − 1, c, H, W) of these observations and of those that follow them."""
         wanted = numbers[..., None] + np.arange(1 - self.stack, observations)
         return self._frames[columns[..., None] * self.slots + wanted % self.slots]
 
@@ -87,7 +87,7 @@ class Frames:
         self._next[column] += 1
 
     def __getstate__(self) -> dict[str, object]:
-        """For a pickle: the frames that were written, and not the room for more."""
+        """The state to pickle: only the frames written so far, not the empty slots."""
         used = int(min(self._next.max(), self.slots))
         frames = self._frames.reshape(self.columns, self.slots, -1)[:, :used]
         return {**self.__dict__, "_frames": np.array(frames)}

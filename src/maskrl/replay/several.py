@@ -1,6 +1,6 @@
-"""The replay of a run that collects in several environments at once: a replay for each of them, drawn from as one.
+"""The replay of a run that collects in several environments at once: one replay per environment, drawn from as one.
 
-So neighbours in a replay are consecutive steps, and a clip or a return never leads from one environment into another.
+So neighbours in a replay are consecutive steps, and a clip or a return never crosses from one environment into another.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ from maskrl.replay.buffer import Draw, Index, NothingToDrawError, Purpose, Repla
 
 
 class Several(Replay):
-    """The interface of `Replay`. Frame n of place p has the number n · places + p."""
+    """Several replays with the interface of one. Frame n of environment p has the number n · environments + p."""
 
     def __init__(self, parts: list[Replay], seed: int, prefetch: int = 0) -> None:
-        # The base's own state is not needed: every method uses the parts.
+        # The base's own state is unused: every method uses the parts.
         self.parts, first = parts, parts[0]
         self.frame_shape, self.action_dim, self.frame_stack = first.frame_shape, first.action_dim, first.frame_stack
         self.discrete, self.priority_exponent, self.pad = first.discrete, first.priority_exponent, first.pad
@@ -63,7 +63,7 @@ class Several(Replay):
     ) -> None:
         self.parts[place].add(action, reward, obs, vector, terminated=terminated, truncated=truncated)
 
-    # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── drawing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def draw(
         self,
@@ -75,7 +75,7 @@ class Several(Replay):
         purpose: Purpose = "transitions",
         stratified: bool = False,
     ) -> Draw:
-        """As a `Replay` does, from every place in proportion to what it holds: its transitions, or the sum of its leaves."""
+        """Draw as `Replay.draw` does, from each part in proportion to its number of transitions, or to the sum of its leaves."""
         generator, shares = self._generators[purpose], np.array([part.mass for part in self.parts])
         options = {"span": span, "whole": whole, "correction": correction, "purpose": purpose, "stratified": stratified}
         starts, refused = list[Index](), None
@@ -87,7 +87,7 @@ class Several(Replay):
                 try:
                     drawn = self.parts[place].draw(int(count), **options).starts if count else np.empty(0, np.int64)  # type: ignore[arg-type]
                     starts.append(drawn * len(self.parts) + place)
-                except NothingToDrawError as error:  # no episode of it is long enough: the others give its share
+                except NothingToDrawError as error:  # its episodes are too short: draw from the others
                     shares[place], refused = 0, error
         all_ = np.concatenate(starts)[generator.permutation(batch_size)]  # draws are in random order
         return Draw(all_, self._scaled(all_, correction))
@@ -111,11 +111,11 @@ class Several(Replay):
             self.parts[place].reprioritise(part, errors[torch.from_numpy(rows).to(errors.device)])
 
     def _rows(self, starts: Index) -> list[tuple[int, Index]]:
-        """Every place in the draw, with its positions there."""
+        """Each part that occurs in the draw, with its rows."""
         places = starts % len(self.parts)
         return [(int(place), np.flatnonzero(places == place)) for place in np.unique(places)]
 
-    # ── what ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def transitions(self, draw: Draw, **options: Any) -> Transitions:
         return Transitions(**self._gathered(draw, lambda part, own: part.transitions(own, **options)))
@@ -153,6 +153,6 @@ class Several(Replay):
 
 
 def of_place(state: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """The state of one of the replays."""
+    """The state of one part."""
     start = f"{place}/"
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}

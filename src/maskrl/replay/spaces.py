@@ -1,4 +1,4 @@
-"""What a Gymnasium space says about pictures and actions, in the form that clips have."""
+"""Convert pictures and actions of Gymnasium spaces to the form of clips."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from maskrl.replay.frames import Pixels
 
 @dataclass(frozen=True)
 class Pictures:
-    """Observations of a space as pictures (C, H, W): channels first or last, stacked along an axis of their own or not."""
+    """Converts observations to pictures (C, H, W): channels first or last, with or without a separate stack axis."""
 
     space_shape: tuple[int, ...]
     stack: int  # frames along the first of four axes, otherwise 1
@@ -23,7 +23,7 @@ class Pictures:
         if space.dtype != np.uint8 or len(shape) not in (3, 4):
             raise ValueError(
                 f"The observations are {space}, not pictures: expected uint8 of shape (C, H, W), (H, W, C) or a stack of these, "
-                "with values 0..255. Masks hide parts of pictures; for vectors there is nothing here."
+                "with values 0..255. Objectives need pictures; vectors are not supported."
             )
         return cls(shape, shape[0] if len(shape) == 4 else 1)
 
@@ -34,7 +34,7 @@ class Pictures:
         return channels, height, width
 
     def first(self, obs: Pixels) -> Pixels:
-        """(N, …) as the environment gives it → (N, C, H, W)."""
+        """(N, …) from the environment → (N, C, H, W)."""
         picture = self.space_shape[-3:]
         if np.argmin(picture) == 2:  # as in stable-baselines3: the channels are the shortest axis
             obs = np.moveaxis(obs, -1, -3)
@@ -43,7 +43,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Actions:
-    """Actions of a space as rows of floats: one-hot, or scaled to [-1, 1] where the space has bounds."""
+    """Converts actions to rows of floats: one-hot, or scaled to [-1, 1] if the space has bounds."""
 
     space: gym.Space[Any]
 
@@ -59,13 +59,13 @@ class Actions:
 
     @property
     def stored(self) -> tuple[Any, tuple[int, ...]]:
-        """The dtype and shape that keep one action as it came."""
+        """The dtype and shape that store one action unchanged."""
         if isinstance(self.space, gym.spaces.Discrete):
             return np.int64, ()
         return np.float32, (self.dim,)
 
     def rows(self, actions: NDArray[Any], *, scaled: bool = False) -> NDArray[np.float32]:
-        """(…) or (…, A) as stored → (…, A). `scaled`: they lie in [-1, 1] already."""
+        """(…) or (…, A) as stored → (…, A). `scaled`: they are in [-1, 1] already."""
         space = self.space
         if isinstance(space, gym.spaces.Discrete):
             one_hot: NDArray[np.bool_] = actions[..., None] == space.start + np.arange(self.dim)
@@ -75,7 +75,7 @@ class Actions:
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         if scaled or not (np.isfinite(low) & np.isfinite(high)).all():
             return actions
-        rows: NDArray[np.float32] = np.clip(actions, low, high)  # a sampled action is, too, before it is taken
+        rows: NDArray[np.float32] = np.clip(actions, low, high)  # as stable-baselines3 clips sampled actions
         if ((low != -1) | (high != 1)).any():
             rows = (2 * (rows - low) / (high - low) - 1).astype(np.float32)
         return rows

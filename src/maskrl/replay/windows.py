@@ -1,4 +1,4 @@
-"""Windows of consecutive steps, drawn from what several environments wrote side by side into a ring of steps."""
+"""Draw windows of consecutive steps from a ring of steps that several environments write to, one per column."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from maskrl.replay.buffer import Index, NothingToDrawError
 from maskrl.words import count
 
-# Whether a window may begin at these slots of these columns.
+# Returns whether a window may begin at these slots of these columns.
 Usable = Callable[[Index, Index], NDArray[np.bool_]]
 
 
@@ -17,20 +17,18 @@ def draw_windows(
     clips: int,
     length: int,
     *,
-    continues: NDArray[
-        np.bool_
-    ],  # (slots, columns): whether the step in the next slot is the next one of the same episode
+    continues: NDArray[np.bool_],  # (slots, columns): whether the next slot holds the next step of the same episode
     oldest: int,  # the slot of the oldest step
-    steps: int,  # that are stored in each column
+    steps: int,  # stored in each column
     usable: Usable | None = None,
 ) -> tuple[Index, Index]:
-    """The slots (B, K) and the columns (B, 1) of windows, with replacement; all whole windows are equally likely."""
+    """Draw windows with replacement; return their slots (B, K) and columns (B, 1). All complete windows are equally likely."""
     if clips < 1 or length < 1:
         raise ValueError(f"clips={clips} and length={length} must be at least 1.")
     slots, columns = continues.shape
     starts = np.empty(0, np.int64), np.empty(0, np.int64)
     if steps >= length:
-        # Rejection leaves the survivors equally likely. Where it leaves too few, all whole windows are listed.
+        # Rejection keeps windows equally likely. If it leaves too few, list all complete windows.
         tries = 2 * clips + 16
         times, column = generator.integers(steps - length + 1, size=tries), generator.integers(columns, size=tries)
         first = (oldest + times) % slots
@@ -48,10 +46,10 @@ def draw_windows(
 def _every_start(
     continues: NDArray[np.bool_], oldest: int, steps: int, length: int, usable: Usable | None
 ) -> tuple[Index, Index]:
-    """The slots and columns of all whole windows; an error if there is none."""
+    """The slots and columns of all complete windows; raise an error if there are none."""
     slots, columns = continues.shape
     order = (oldest + np.arange(steps)) % slots
-    breaks = np.zeros((steps, columns), np.int64)  # how many there are before each step
+    breaks = np.zeros((steps, columns), np.int64)  # number of breaks before each step
     breaks[1:] = np.cumsum(~continues[order[:-1]], axis=0)
     times, column = np.nonzero(breaks[length - 1 :] == breaks[: max(0, steps - length + 1)])
     first = order[times]
