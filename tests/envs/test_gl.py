@@ -70,7 +70,7 @@ def test_a_child_trusts_what_its_parent_has_tried_and_nothing_else():
 def test_dm_control_imported_too_early_with_another_backend_is_reported():
     script = f"from dm_control import _render\nimport os; os.environ['MUJOCO_GL'] = 'osmesa'\n{CHOICE}"
     answer = ask(script, MUJOCO_GL=ask(CHOICE).replace("osmesa", "egl"))
-    assert "MUJOCO_GL=osmesa, but dm_control was imported before that was set and draws with" in answer
+    assert "MUJOCO_GL=osmesa, but dm_control was imported before that was set and uses" in answer
 
 
 def test_dm_control_imported_early_with_a_backend_that_does_not_draw_is_reported():

@@ -1,7 +1,7 @@
-"""Where agents act: values that can make a Gymnasium environment with uint8 observations (C, H, W). No torch here.
+"""Environments: configs that make a Gymnasium environment with uint8 observations (C, H, W). This package does not import torch.
 
-A new suite is one file with such a value and one word in the union. Its simulator is imported when an environment is made,
-not when the suite is named.
+A new suite is one file with such a config and one name in the union. Its simulator is imported when an environment is made, not
+when the config is created.
 """
 
 from maskrl.envs.atari import Atari

@@ -1,4 +1,4 @@
-"""How an agent's action, a vector in [-1, 1] or a number, becomes the environment's own."""
+"""Convert an agent's action, a vector in [-1, 1] or an index, to the environment's own."""
 
 import math
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 
-MOST_COMBINATIONS = 256  # of the parts of a MultiDiscrete action: Rainbow has an output for each
+MOST_COMBINATIONS = 256  # of a MultiDiscrete action: Rainbow has an output for each
 
 
 @dataclass(frozen=True, kw_only=True)
 class Actions:
-    """The actions of an environment. Plain values, which a checkpoint and an exported policy keep."""
+    """The action space of an environment, as plain values for checkpoints and exported policies."""
 
     kind: Literal["box", "discrete", "multi"]
     low: tuple[float, ...] = ()  # of a box, one for each number
     high: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()  # of a box
     dtype: str = "int64"
-    counts: tuple[int, ...] = ()  # of choices: one number for discrete, one for each part of multi
-    starts: tuple[int, ...] = ()  # the first choice of each
+    counts: tuple[int, ...] = ()  # number of choices: one entry for discrete, one per part for multi
+    starts: tuple[int, ...] = ()  # the first choice of each part
 
     @property
     def space(self) -> gym.Space[Any]:
@@ -30,7 +30,7 @@ class Actions:
         return gym.spaces.Discrete(math.prod(self.counts))
 
     def outward(self, action: Any) -> Any:
-        """The environment's own action; a batch of them for one more axis in front."""
+        """The environment's own action; for a batch, with one more axis in front, a batch."""
         if self.kind == "box":
             low, high = (np.array(side, np.float32) for side in (self.low, self.high))
             within = (low + high) / 2 + (high - low) / 2 * np.asarray(action, np.float32)
@@ -43,7 +43,7 @@ class Actions:
 
     @classmethod
     def of(cls, space: gym.Space[Any], limit: float | None = None) -> "Actions":
-        """The actions of the environment's space. `limit` replaces infinite bounds."""
+        """Describe the environment's action space. `limit` replaces infinite bounds."""
         if isinstance(space, gym.spaces.Discrete):
             return cls(kind="discrete", counts=(int(space.n),), starts=(int(space.start),))
         if isinstance(space, gym.spaces.MultiBinary):
@@ -73,11 +73,11 @@ class Actions:
         low, high = (np.asarray(side, np.float64).ravel() for side in (space.low, space.high))
         if limit is not None:
             low, high = np.where(np.isinf(low), -limit, low), np.where(np.isinf(high), limit, high)
-        # A bound of 1e30 counts as none.
+        # A bound of 1e30 counts as infinite.
         if not (np.abs(low) < 1e10).all() or not (np.abs(high) < 1e10).all():
             raise ValueError(
-                f"Its actions are {space}, a Box without bounds. Expected finite ones: SAC acts within [-1, 1], and that is "
-                "rescaled. Set finite bounds, such as env.action_limit=1."
+                f"Its actions are {space}, a Box without bounds. Expected finite bounds: SAC acts within [-1, 1], which is "
+                "rescaled to them. Set finite bounds, such as env.action_limit=1."
             )
         if not (low < high).all():
             raise ValueError(f"Its actions are {space}: low must be below high everywhere. Fix the space.")

@@ -1,4 +1,4 @@
-"""Atari games as the Atari-100k benchmark plays them (Kaiser et al., 2020), on the Arcade Learning Environment itself."""
+"""Atari games as the Atari-100k benchmark plays them (Kaiser et al., 2020), directly on the Arcade Learning Environment."""
 
 import difflib
 import re
@@ -29,8 +29,8 @@ FRAMES_PER_SECOND = 60  # of the console
 class Atari(EnvConfig):
     """One game. Observations: uint8 (frame_stack, size, size), grey; actions: those that the game uses.
 
-    In training a decision is worth the sign of its score, and a lost life ends the episode but not the game. In evaluation
-    it is worth the score, and an episode is a game.
+    In training the reward is the sign of the score, and a lost life ends the episode but not the game. In evaluation the reward
+    is the score, and an episode is a game.
     """
 
     pad: ClassVar[Pad] = "zero"
@@ -38,13 +38,13 @@ class Atari(EnvConfig):
     memory: ClassVar[int] = 10_000_000
 
     kind: Literal["atari"] = "atari"
-    task: str = "pong"  # "up_n_down"; Gymnasium's names, such as "ALE/UpNDown-v5", are turned into that
+    task: str = "pong"  # such as "up_n_down"; Gymnasium's names, such as "ALE/UpNDown-v5", are converted
     action_repeat: int = 4  # frames per decision
     size: int = 84
     frame_stack: int = 4
     noops: int = 30  # maximum frames without an action at the start of a game
     least_noops: int = 1
-    shrink_first: bool = False  # True: both screens are shrunk before the brighter pixels are taken (CURL)
+    shrink_first: bool = False  # True: shrink both screens before taking the maximum (CURL)
     max_frames: int = 108_000  # of a game: half an hour
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Atari(EnvConfig):
         object.__setattr__(self, "task", normalise(self.task))
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
-        """The game, seeded, with the rewards and endings of training or of evaluation."""
+        """Make the game with this seed, with the rewards and endings of training or of evaluation."""
         return FrameStack(AtariEnv(self, seed, training=training), self.frame_stack, pad=self.pad)
 
     def variants(self, sizes: Sequence[int]) -> list["Atari"]:
@@ -64,15 +64,15 @@ class Atari(EnvConfig):
 
 
 class AtariEnv(gym.Env[Frame, np.int64]):
-    """One decision is `action_repeat` frames of ALE, and the brighter of the last two at every pixel: uint8 (1, size, size).
+    """One decision is `action_repeat` frames of ALE; observations are the pixelwise maximum of the last two: uint8 (1, size, size).
 
-    `info` has the "frames" and the raw "score" of the decision. After a life lost in training, `reset` goes on with the game
-    (`info["continues"]`) unless `options={"restart": True}`; otherwise it starts a game, even in the middle of another.
+    `info` has the "frames" and the raw "score" of the decision. After a life lost in training, `reset` continues the game
+    (`info["continues"]`) unless `options={"restart": True}`; otherwise it starts a new game, even in the middle of another.
     """
 
-    # Gymnasium's AtariPreprocessing is not the benchmark's: it averages areas where the benchmark interpolates, does not act
-    # a NOOP after a lost life, restarts the game then, and shows an old screen where a game ends. ale-py's AtariVectorEnv
-    # differs likewise, draws 0 to 29 no-ops without the first one, and cannot act a frame in one of its games alone.
+    # Gymnasium's AtariPreprocessing differs from the benchmark: it averages areas instead of interpolating, does not take a
+    # no-op after a lost life, restarts the game then, and returns an old screen when a game ends. ale-py's AtariVectorEnv
+    # differs in the same ways, draws 0 to 29 no-ops without the first one, and cannot step one of its games alone.
 
     render_mode = "rgb_array"
 
@@ -85,7 +85,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         ALEInterface.setLoggerMode(LoggerMode.Error)  # no banner
         self._ale = ALEInterface()
         self._ale.setFloat("repeat_action_probability", 0.0)
-        self._ale.setInt("random_seed", 0)  # the generator of sticky actions: without them no game depends on it
+        self._ale.setInt("random_seed", 0)  # for sticky actions; without them no game depends on it
         self._ale.loadROM(rom)
         self._loaded = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
@@ -97,8 +97,8 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         self._shrink_first = config.shrink_first
         self._training = training
         self._frames_left = 0  # of this game
-        self._begun = False  # an episode
-        self._continues = False  # the game, after an episode
+        self._begun = False  # whether an episode is open
+        self._continues = False  # whether the game continues after the episode
 
         self.action_space = gym.spaces.Discrete(len(self._actions))
         self.observation_space = image_space(1, config.size, config.size)
@@ -106,7 +106,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         super().reset(seed=seed)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
-        """Begin an episode: with the next life of the game, or with a game of that seed or the next of the generator."""
+        """Begin an episode: the next life of the game, or a new game, with this seed or the next of the generator."""
         super().reset(seed=seed)
         continues = self._continues and not (options or {}).get("restart")
         if not continues:
@@ -114,11 +114,11 @@ class AtariEnv(gym.Env[Frame, np.int64]):
             self._ale.getScreenGrayscale(self._screens[1])
             self._frame = self._shrink(self._screens[1])
         self._begun, self._continues = True, False
-        # A new life begins with the frame that the last one ended with, as in the benchmark.
+        # A new life begins with the last frame of the previous one, as in the benchmark.
         return self._frame.copy(), {"frames": 0, "score": 0.0, "continues": continues}
 
     def step(self, action: np.int64) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        """Hold `action` for a decision. ALE ignores what is acted after the end of a game, so that needs no care here."""
+        """Hold `action` for a decision. ALE ignores actions after the end of a game."""
         require_begun(self._begun)
         move, lives = self._actions[action], self._ale.lives()
         score = 0.0
@@ -128,7 +128,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         score += self._ale.act(move)
         life_lost = 0 < self._ale.lives() < lives
         if life_lost:
-            self._ale.act(NOOP)  # as in the benchmark, which counts neither its frame nor its score
+            self._ale.act(NOOP)  # as in the benchmark, which does not count its frame or score
         self._ale.getScreenGrayscale(self._screens[1])
 
         self._frames_left -= self._action_repeat
@@ -145,11 +145,11 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         return self._frame.copy(), reward, terminated, truncated, info
 
     def render(self) -> Frame:
-        """The screen now, in colour: uint8 (210, 160, 3)."""
+        """The current screen in colour: uint8 (210, 160, 3)."""
         return self._ale.getScreenRGB()
 
     def ram(self) -> NDArray[np.uint8]:
-        """The memory of the console now, in which a game keeps its state: uint8 (128,)."""
+        """The console's current memory, which holds the state of the game: uint8 (128,)."""
         return self._ale.getRAM()
 
     def state(self) -> dict[str, float]:
@@ -157,12 +157,12 @@ class AtariEnv(gym.Env[Frame, np.int64]):
         return {f"ram[{place}]": float(byte) for place, byte in enumerate(self.ram())}
 
     def _start_game(self) -> None:
-        # ALE's own reset leaves traces of the last game in some (Assault, Kung-Fu Master), a restored state alone misses what
-        # is in no state (Q*bert). Both together are exactly a ROM just loaded, in 5 instead of 140 ms.
+        # In some games (Assault, Kung-Fu Master) ALE's reset leaves traces of the last game; restoring a state alone misses values
+        # outside of it (Q*bert). Both together equal a freshly loaded ROM, in 5 instead of 140 ms.
         self._ale.restoreState(self._loaded)
         self._ale.reset_game()
         least, most = self._noops
-        # The benchmark acts one no-op more than it draws; with least_noops=0 none may be drawn.
+        # The benchmark takes one more no-op than it draws; with least_noops=0 there may be none.
         for _ in range(min(least, 1) + int(self.np_random.integers(least, most + 1))):
             self._ale.act(NOOP)
         self._frames_left = self._max_frames
@@ -173,7 +173,7 @@ class AtariEnv(gym.Env[Frame, np.int64]):
 
 
 def normalise(name: str) -> str:
-    """The ROM that ALE knows for a game's name in snake_case or in Gymnasium's manner: "ALE/UpNDown-v5" → "up_n_down"."""
+    """ALE's name for a game, from snake_case or Gymnasium's name: "ALE/UpNDown-v5" → "up_n_down"."""
     game = re.sub(r"-v\d+$", "", name.rpartition("/")[2])
     game = re.sub(r"(NoFrameskip|Deterministic)$", "", game)
     game = re.sub(r"(?<=[a-z])(?=\d?[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", game).lower()
@@ -184,7 +184,7 @@ def normalise(name: str) -> str:
 
 
 def rom_of(game: str) -> Path:
-    """The file of a game for one player."""
+    """The ROM file of a game; raise ValueError if one player cannot play it."""
     require_extra("ale_py", "atari")
     require_extra("cv2", "atari")
     from ale_py import ALEInterface, roms

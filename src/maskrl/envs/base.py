@@ -1,4 +1,4 @@
-"""What every environment needs: a config, stacked frames, a seed for every episode, and advice about missing packages."""
+"""Shared by all environments: the base config, stacked frames, seeds of episodes, and errors for missing packages."""
 
 import importlib.util
 from collections import deque
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from maskrl.config import Config
 
 Frame = NDArray[np.uint8]  # (C, H, W)
-Pad = Literal["repeat", "zero"]  # what stands before an episode's first frame: that frame, or black
+Pad = Literal["repeat", "zero"]  # frames before an episode's first one: that frame repeated, or black
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(Config):
-    """The base of every environment's config: what a recipe's `env` is.
+    """The base of every environment's config, the `env` of a recipe.
 
     `make` returns a Gymnasium environment with uint8 observations (frame_stack · channels, size, size), and discrete actions or
     actions in [-1, 1].
@@ -29,16 +29,16 @@ class EnvConfig(Config):
     action_repeat: int  # frames per decision
     size: int  # pixels along each side of a frame
     frame_stack: int
-    # Seconds that a reset or a step may take. A process that does not answer for that long is killed, and restored by taking the
-    # same actions again. Changes no result.
+    # Maximum seconds of a reset or a step. A process that does not answer in time is killed, and restored by replaying its actions.
+    # Does not change results.
     timeout: float = 300.0
-    parallel: int = 1  # environments that a run collects in at once, each in a process of its own
+    parallel: int = 1  # environments to collect in at once, each in a separate process
 
     least_size: ClassVar[int] = 1
     pad: ClassVar[Pad] = "repeat"
-    packages: ClassVar[tuple[str, ...]] = ()  # whose version may change a score
-    returns: ClassVar[tuple[float, float] | None] = None  # the scores of a worthless episode and of the best one
-    memory: ClassVar[int] = 0  # bytes that each further environment takes in one process
+    packages: ClassVar[tuple[str, ...]] = ()  # packages whose version may change a score
+    returns: ClassVar[tuple[float, float] | None] = None  # the lowest and the best possible score
+    memory: ClassVar[int] = 0  # bytes per further environment in one process
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,16 +50,16 @@ class EnvConfig(Config):
 
     @property
     def episode_decisions(self) -> int | None:
-        """Decisions of an episode, where no play changes it."""
+        """Decisions of an episode, if its length is fixed; otherwise None."""
         return None
 
     def variants(self, sizes: Sequence[int]) -> "Sequence[EnvConfig]":
-        """What `maskrl bench env` compares: the environment alone, or frames of these sizes."""
+        """The configs that `maskrl bench env` compares: this one only, or frames of these sizes."""
         return [self]
 
     @property
     def is_portable(self) -> bool:
-        """Whether another process can make it: not so for a callable that only this one knows."""
+        """Whether another process can make it. A callable that exists only in this process is not portable."""
         return True
 
     @property
@@ -68,10 +68,10 @@ class EnvConfig(Config):
         return True
 
     def trust(self) -> None:
-        """Let its code run for this user on this machine, now and later, where that needs consent (see envs/consent.py)."""
+        """Allow its code to run for this user on this machine, now and later, if that needs consent (see envs/consent.py)."""
 
     def made_from(self, name: str) -> "EnvConfig":
-        """The same values with another environment, where that is a name of its own."""
+        """The same settings for another environment, by its name."""
         raise ValueError(f"The run's environment is {self.kind}/{self.task}, which needs no --env. Leave it out.")
 
     def renderer(self) -> str | None:
@@ -80,9 +80,9 @@ class EnvConfig(Config):
 
 
 class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
-    """The newest frames on the channel axis, oldest first: (C, H, W) → (frames · C, H, W).
+    """Stack the newest frames on the channel axis, oldest first: (C, H, W) → (frames · C, H, W).
 
-    Before the first frame of an episode there is the first frame again, or black with `pad="zero"`. (Gymnasium's own
+    At the start of an episode, missing frames are copies of the first one, or black with `pad="zero"`. (Gymnasium's own
     FrameStackObservation adds an axis and copies everything twice.)
     """
 
@@ -109,40 +109,40 @@ class FrameStack(gym.Wrapper[Frame, Any, Frame, Any]):
 
 
 def image_space(channels: int, height: int, width: int) -> gym.Space[Frame]:
-    """uint8 images (C, H, W)."""
+    """The space of uint8 images (C, H, W)."""
     return gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
 
 
 def require_begun(begun: bool) -> None:
-    """Refuse a decision outside an episode."""
+    """Raise ResetNeeded for a decision outside an episode."""
     if not begun:
         raise gym.error.ResetNeeded("The episode is over, or has not begun: call reset() before step().")
 
 
 def episode_seed(run_seed: int, episode: int) -> int:
-    """The seed of one episode of one run: 32 bits, the same on every machine, unrelated between neighbours.
+    """The seed of one episode of one run: 32 bits, the same on every machine, unrelated for neighbouring episodes.
 
-    `env.reset(seed=episode_seed(run, n))` makes episode n a function of its actions alone, whatever came before it.
+    After `env.reset(seed=episode_seed(run, n))`, episode n depends only on its actions, not on earlier episodes.
     """
     return int(np.random.SeedSequence((run_seed, episode)).generate_state(1)[0])
 
 
 def rows_of(info: dict[str, Any]) -> NDArray[np.float32] | None:
-    """The numbers beside an observation, (1, V), which an environment that has some tells as `info["vector"]`; otherwise None."""
+    """The vector observation (1, V) from `info["vector"]`; None if the environment has none."""
     return info["vector"][None] if "vector" in info else None
 
 
 def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
-    """What is true behind the pixels now, by name; None if the environment does not tell.
+    """The current true state behind the pixels, by name; None if the environment does not report it.
 
-    One that does has a method `state() -> dict[str, float]`, with the same names in the same order every time.
+    To report it, define a method `state() -> dict[str, float]`, with the same names in the same order every time.
     """
-    tell = getattr(env.unwrapped, "state", None)  # which is an array in some of Gymnasium's own
+    tell = getattr(env.unwrapped, "state", None)  # in some of Gymnasium's environments it is an array
     state = tell() if callable(tell) else None
     return state if isinstance(state, dict) else None
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Raise an error that says how to install an optional package, before its import fails with a less helpful one."""
+    """Raise an error with installation advice if an optional package is missing."""
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"{module} is not installed: pip install 'maskrl[{extra}]'", name=module)

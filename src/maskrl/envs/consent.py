@@ -1,8 +1,8 @@
 """Consent to run environments: their code runs only if the user asked for it.
 
-A run says how its environment is made, and a run may come from a stranger. So `Gym.make` asks here first. An environment may run if
-the user named it in this process (on the command line, from Python, or with --trust), or if this user has trained it on this
-machine: a small file in the user's configuration records its path and digest.
+A run's directory names its environment, and may come from an untrusted source. So `Gym.make` checks here first. An environment may
+run if the user named it in this process (on the command line, from Python, or with --trust), or if this user has trained it on
+this machine: a small file in the user's configuration records its path and digest.
 """
 
 import hashlib
@@ -16,27 +16,27 @@ from typing import Any
 
 from maskrl.files import RunError, write_whole
 
-INHERITED = "MASKRL_CONSENT"  # by the processes that this one starts
+INHERITED = "MASKRL_CONSENT"  # by child processes
 
 
 class ConsentError(RunError, ValueError):
-    """Code without the user's consent; the message says how to give it."""
+    """The user has not consented to run this code; the message says how to."""
 
 
 def key_of(identity: Mapping[str, Any]) -> str:
-    """The identity of an environment: 32 hexadecimal digits of the values that decide which code runs."""
+    """A key for an environment: 32 hexadecimal digits from the values that determine its code."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def allow(identity: Mapping[str, Any]) -> None:
-    """Record that the user has named it: it may run in this process, and in those that this one starts."""
+    """Record that the user has named the environment: it may run in this process and its children."""
     known = _inherited()
     if (key := key_of(identity)) not in known:
         os.environ[INHERITED] = ",".join([*known, key])
 
 
 def remember(identity: Mapping[str, Any]) -> None:
-    """Allow it in later processes of this user on this machine, too. If that cannot be written, later processes ask again."""
+    """Also allow the environment in later processes of this user. If the file cannot be written, later processes ask again."""
     with suppress(OSError):
         folder = directory()
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def is_allowed(identity: Mapping[str, Any]) -> bool:
 
 
 def directory() -> Path:
-    """The folder of these files; $XDG_CONFIG_HOME moves it."""
+    """The folder of these files, under $XDG_CONFIG_HOME if it is set."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "maskrl" / "trusted"
 
 

@@ -1,4 +1,4 @@
-"""The DeepMind Control Suite from pixels (Tunyasuvunakool et al., 2020), directly and not through a bridge."""
+"""The DeepMind Control Suite from pixels (Tunyasuvunakool et al., 2020), used directly, without a wrapper package."""
 
 import difflib
 import math
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun, require_extra
 from maskrl.envs.gl import choose_gl
 
-FRAMES_PER_EPISODE = 1000  # the suite's own limit for every task but lqr, which has none
+FRAMES_PER_EPISODE = 1000  # the suite's limit for every task except lqr, which has none
 VIDEO_SIZE = 480
 PLAIN_FACETS = (12, 8)  # around and along a round shape; the suite's are 28 and 16
 
@@ -23,7 +23,7 @@ class DMControl(EnvConfig):
     """One task of the suite. Observations: uint8 (3 · frame_stack, size, size); actions: [-1, 1]^A."""
 
     packages: ClassVar[tuple[str, ...]] = ("mujoco", "dm_control")
-    returns: ClassVar[tuple[float, float] | None] = (0.0, 1000.0)  # a frame earns at most 1, and an episode has 1000
+    returns: ClassVar[tuple[float, float] | None] = (0.0, 1000.0)  # at most 1 per frame, 1000 frames per episode
 
     kind: Literal["dmcontrol"] = "dmcontrol"
     task: str  # "cartpole-swingup", "ball_in_cup-catch"
@@ -31,10 +31,10 @@ class DMControl(EnvConfig):
     size: int = 100
     frame_stack: int = 3
     camera: int = 0
-    # full: as the suite draws. plain: without shadows and reflections, and with fewer facets of round shapes. Without a GPU that
-    # takes a tenth of the time.
+    # full: as the suite draws. plain: without shadows and reflections, and with fewer facets of round shapes; takes a tenth of the
+    # time without a GPU.
     drawing: Literal["full", "plain"] = "full"
-    shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller draws faster without a GPU
+    shadow_size: int | None = None  # side of the shadow map; None: the suite's 2048. Smaller is faster without a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +48,7 @@ class DMControl(EnvConfig):
             raise ValueError(f"task={self.task!r} must be a domain and a task, such as 'cartpole-swingup'.")
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
-        """The task, seeded. Training and evaluation see the same rewards and endings here."""
+        """Make the task with this seed. Rewards and endings are the same in training and evaluation."""
         return FrameStack(DMControlEnv(self, seed), self.frame_stack, pad=self.pad)
 
     @property
@@ -58,11 +58,11 @@ class DMControl(EnvConfig):
     def renderer(self) -> str | None:
         try:
             return " ".join(choose_gl())
-        except RuntimeError:  # nothing draws here; `make` says so
+        except RuntimeError:  # no backend can draw; `make` reports it
             return None
 
     def variants(self, sizes: Sequence[int]) -> list["DMControl"]:
-        """What `maskrl bench env` compares: frames of these sizes, as the suite draws them, with coarse shadows, and plain."""
+        """The configs that `maskrl bench env` compares: frames of these sizes, drawn fully, with coarse shadows, and plain."""
         ways: list[dict[str, Any]] = [
             {"drawing": "full"},
             {"drawing": "full", "shadow_size": 512},
@@ -72,18 +72,18 @@ class DMControl(EnvConfig):
 
 
 class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
-    """One decision is `action_repeat` frames of the suite, of which the last is drawn: uint8 (3, size, size)."""
+    """One decision is `action_repeat` frames of the suite; only the last is drawn: uint8 (3, size, size)."""
 
     render_mode = "rgb_array"
 
     def __init__(self, config: DMControl, seed: int) -> None:
         self._suite = load(config.task)
         self._action_repeat = config.action_repeat
-        self._frames_left = 0  # of this episode; none before the first reset
+        self._frames_left = 0  # of this episode; 0 before the first reset
 
         self._camera_id = config.camera
         self._camera = camera_of(self._suite.physics, config)
-        self._film: Any = None  # a copy of the physics that draws for a video
+        self._film: Any = None  # a copy of the physics that draws videos
 
         spec = self._suite.action_spec()
         bounded = np.abs(spec.minimum) < 1e10  # MuJoCo's infinity: lqr has no bounds, its actions stay in [-1, 1]
@@ -96,7 +96,7 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         self._seed(seed)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
-        """Begin an episode: of that seed, or the next one of the generator."""
+        """Begin an episode with this seed, or with the generator's next."""
         if seed is not None:
             self._seed(seed)
         self._suite.reset()
@@ -120,7 +120,7 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         return self._draw(), reward, terminated, truncated, {"frames": frames}
 
     def render(self) -> Frame:
-        """The scene now, large enough for a video and as the suite draws it: uint8 (480, 480, 3)."""
+        """The current scene in the suite's full quality, for videos: uint8 (480, 480, 3)."""
         import mujoco  # type: ignore[import-untyped]
 
         physics = self._suite.physics
@@ -130,7 +130,7 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         return image
 
     def state(self) -> dict[str, float]:
-        """What the suite shows an agent that does not see pixels: "position[0]", "velocity[1]", "to_target[0]", …"""
+        """The suite's state observations, for agents without pixels: "position[0]", "velocity[1]", "to_target[0]", …"""
         shown = self._suite.task.get_observation(self._suite.physics)
         groups = {name: np.ravel(np.asarray(values, np.float64)) for name, values in shown.items()}
         return {
@@ -143,22 +143,22 @@ class DMControlEnv(gym.Env[Frame, NDArray[np.float32]]):
         self._suite.physics.free()
 
     def _seed(self, seed: int) -> None:
-        super().reset(seed=seed)  # Gymnasium's generator, of which the suite makes no use
+        super().reset(seed=seed)  # Gymnasium's generator, which the suite does not use
         self._suite.task.random.seed(seed)
 
     def _draw(self) -> Frame:
-        # The camera draws into the same memory every time, bottom row first: this also is the copy that we give away.
+        # The camera draws into the same memory every time, bottom row first: flipping also makes the copy that we return.
         return np.ascontiguousarray(self._camera.render().transpose(2, 0, 1))
 
     def _end_film(self) -> None:
-        """An episode may have another scene, such as the terrain of quadruped-escape: each has a film of its own."""
+        """Free the film renderer: a new episode may have another scene, such as the terrain of quadruped-escape."""
         if self._film is not None:
             self._film.free()
             self._film = None
 
 
 def camera_of(physics: Any, config: DMControl) -> Any:
-    """The renderer of the frames. A context keeps the quality that it is made with; the model then gets the suite's own back, for
+    """Make the renderer of the frames. Its context keeps the quality it is created with; the suite's own is then restored, for
     videos.
     """
     import mujoco
@@ -169,8 +169,8 @@ def camera_of(physics: Any, config: DMControl) -> Any:
     quality.shadowsize = config.shadow_size or quality.shadowsize
     if config.drawing == "plain":
         quality.numslices, quality.numstacks = PLAIN_FACETS
-    # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels. Without a GPU, a canvas of the
-    # picture's size saves that time.
+    # MuJoCo clears its whole canvas for every picture, and the suite's has 640 × 480 pixels. A canvas of the picture's size saves
+    # that time without a GPU.
     canvas.offwidth = canvas.offheight = config.size
     camera = Camera(physics, config.size, config.size, config.camera)
     if config.drawing == "plain":
@@ -182,7 +182,7 @@ def camera_of(physics: Any, config: DMControl) -> Any:
 
 
 def load(task: str) -> Any:
-    """The suite's own environment of a task, with an OpenGL backend that draws."""
+    """Load a task of the suite, with a working OpenGL backend."""
     require_extra("dm_control", "dmcontrol")
     choose_gl()
     from dm_control import suite  # type: ignore[import-untyped]
@@ -195,5 +195,5 @@ def load(task: str) -> Any:
             f"It has {', '.join(tasks)}."
         )
     domain, name = task.split("-", 1)
-    # lqr draws its springs when it is loaded: from one seed, so that the task is the same for every run and episode.
+    # lqr draws random springs when it is loaded: use one seed, so that the task is the same for every run and episode.
     return suite.load(domain, name, task_kwargs={"random": 0})

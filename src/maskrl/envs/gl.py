@@ -1,4 +1,4 @@
-"""Which OpenGL backend draws the frames of MuJoCo. It must be settled before dm_control is imported, which reads it once."""
+"""Choose the OpenGL backend for MuJoCo. Do so before importing dm_control, which reads the choice once."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from maskrl.envs.base import require_extra
 
-# In the order of preference: a headless GPU (or Mesa's software), software alone, a window system.
-PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3 xvfb"}  # Debian's, as apt takes them
+# In order of preference: a headless GPU (or Mesa's software renderer), software only, a window system.
+PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libglfw3 xvfb"}  # Debian packages, for apt
 
-# Some backends import and even make a context where they cannot draw, and some crash. So another process asks each for a picture
-# of a white ball.
+# Some backends can be imported and even create a context although they cannot draw, and some crash. So another process tries to
+# draw a white ball with each.
 _DRAW = """
 import mujoco
 from OpenGL import GL
@@ -27,12 +27,12 @@ with mujoco.Renderer(model, 16, 16) as renderer:
         raise SystemExit("it draws, but everything is black")
     print(*(GL.glGetString(name).decode() for name in (GL.GL_VENDOR, GL.GL_RENDERER, GL.GL_VERSION)))
 """
-_PROVEN = "MASKRL_GL"  # backend and renderer that a process above us has tried: its children need not try again
-_SECONDS = 60  # a first start from a cold network disk is slow
+_PROVEN = "MASKRL_GL"  # backend and renderer that a parent process has tried, so that children need not try again
+_SECONDS = 60  # the first start from a network disk is slow
 
 
 class GL(NamedTuple):
-    """What draws the frames."""
+    """The backend and renderer of the frames."""
 
     backend: str  # "egl", "osmesa" or "glfw"
     renderer: (
@@ -41,7 +41,7 @@ class GL(NamedTuple):
 
 
 class NoBackendError(RuntimeError):
-    """Nothing draws. The message is for the user; `failures` has the complaint of each backend that was tried."""
+    """No backend can draw. The message is for the user; `failures` has the error of each backend that was tried."""
 
     def __init__(self, words: str, failures: dict[str, str]) -> None:
         super().__init__(words)
@@ -50,17 +50,17 @@ class NoBackendError(RuntimeError):
 
 @cache
 def choose_gl() -> GL:
-    """The backend of this process, after a trial: MUJOCO_GL if it is set, otherwise the first of egl, osmesa, glfw that draws.
+    """Choose and try the backend of this process: MUJOCO_GL if it is set, otherwise the first of egl, osmesa, glfw that draws.
 
-    The choice is left in MUJOCO_GL for dm_control and for child processes.
+    Sets MUJOCO_GL to the choice, for dm_control and for child processes.
     """
     require_extra("dm_control", "dmcontrol")
     _load_triton()
-    # MuJoCo takes "EGL" for "egl", dm_control does not.
+    # MuJoCo accepts "EGL" for "egl", dm_control does not.
     asked, imported = os.environ.get("MUJOCO_GL", "").strip().lower(), _backend_of_dm_control()
     if imported and asked in PACKAGES and asked != imported:
         raise RuntimeError(
-            f"MUJOCO_GL={asked}, but dm_control was imported before that was set and draws with {imported} until the end "
+            f"MUJOCO_GL={asked}, but dm_control was imported before that was set and uses {imported} until the end "
             "of the process. Set MUJOCO_GL before Python starts, or import dm_control after calling choose_gl()."
         )
     fixed = asked or imported
@@ -78,22 +78,22 @@ def choose_gl() -> GL:
 
 
 def _load_triton() -> None:
-    """Load triton, which torch's CUDA build brings and its first optimiser imports, before Mesa.
+    """Load triton, a part of torch's CUDA build that the first optimiser imports, before Mesa.
 
-    Both carry an LLVM. If Mesa's software renderer has loaded its own (15, Debian 12), importing triton is a segmentation fault.
+    Both contain an LLVM. If Mesa's software renderer has loaded its own (15, Debian 12), importing triton crashes.
     """
     with suppress(ImportError):
         import_module("triton")
 
 
 def _backend_of_dm_control() -> str:
-    """The backend that dm_control is bound to: "" before its import, "off" if it found none."""
+    """The backend that dm_control uses: "" before its import, "off" if it found none."""
     module = sys.modules.get("dm_control._render")
     return str(module.BACKEND or "off") if module else ""
 
 
 def _try(backend: str) -> tuple[bool, str]:
-    """Whether a backend draws, and what it says: vendor and device, or the last line of its complaint."""
+    """Whether a backend draws, and its vendor and device, or the last line of its error."""
     command, settings = [sys.executable, "-c", _DRAW], {**os.environ, "MUJOCO_GL": backend}
     try:
         trial = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=_SECONDS)

@@ -28,10 +28,10 @@ from maskrl.envs.vectors import Numbers, Vector
 from maskrl.files import RunError
 
 Factory = Callable[..., gym.Env[Any, Any]]
-FPS = 30.0  # of a video, where the environment does not say
-VIDEO_SIZE = 256  # pixels of a side at least, where the environment draws no video itself
+FPS = 30.0  # of a video, if the environment does not specify it
+VIDEO_SIZE = 256  # minimum side in pixels, if the environment cannot render videos
 
-# Packages that register their ids when they are imported, by how those begin. Others: gym/PACKAGE:ID.
+# Packages that register ids when they are imported, by the ids' prefixes. For others: gym/PACKAGE:ID.
 PACKAGES = {
     "ALE/": "ale_py",
     "MiniGrid-": "minigrid",
@@ -41,7 +41,7 @@ PACKAGES = {
     "dm_control/": "shimmy",
 }
 
-# Callables that were given from Python in this process, by the task's name: a recipe is text, and cannot hold them.
+# Callables passed from Python in this process, by the task's name: a recipe is text and cannot hold them.
 _given: dict[str, Factory] = {}
 
 
@@ -53,7 +53,7 @@ class EnvironmentRefusedError(RunError, ValueError):
 class Gym(EnvConfig):
     """One environment. Observations: uint8 (frame_stack · c, size, size), c = 3 or 1; actions: [-1, 1]^A, or discrete.
 
-    In training a decision is worth its reward · `reward_scale`, within ± `reward_clip`; in evaluation, its reward.
+    In training, rewards are multiplied by `reward_scale` and clipped to ± `reward_clip`; in evaluation they are unchanged.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("gymnasium",)
@@ -62,47 +62,45 @@ class Gym(EnvConfig):
     kind: Literal["gym"] = "gym"
     task: str  # "CarRacing-v3", "my_package:MyEnv-v0", "my_env.py:make_env", or the name of a callable
     source: Literal["id", "file", "python"] = "id"
-    file: str | None = None  # that has the function
+    file: str | None = None  # the file with the function
     sha256: str | None = None  # of that file
     kwargs: dict[str, Any] = field(default_factory=dict)  # of the constructor
-    wrappers: tuple[str, ...] = ()  # "module:Class", the innermost first
+    wrappers: tuple[str, ...] = ()  # "module:Class", innermost first
 
     action_repeat: int = 1  # steps per decision
     size: int = 84
     frame_stack: int = 3
     colour: Literal["rgb", "grey"] = "rgb"
-    pixels: Literal["observation", "render"] = "observation"  # render: what render() draws, for observations of vectors
-    image: str | None = None  # the key of the picture in a Dict observation; None: its only one
+    pixels: Literal["observation", "render"] = "observation"  # render: the output of render(), for vector observations
+    image: str | None = None  # the picture's key in a Dict observation; None: the only picture
     vectors: tuple[str, ...] | None = (
         "all",
-    )  # keys of a Dict observation whose numbers go beside the picture; None: none
-    max_of_two: bool = False  # at every pixel the brighter of a decision's last two pictures, as on Atari
-    time_limit: int = 27_000  # steps of an episode at most, besides the environment's own limit
+    )  # keys of a Dict observation to use as the vector observation; None: none
+    max_of_two: bool = False  # the pixelwise maximum of a decision's last two pictures, as on Atari
+    time_limit: int = 27_000  # maximum steps of an episode, besides the environment's own limit
     reward_scale: float = 1.0  # in training
     reward_clip: float | None = None  # in training, after the scale
-    action_limit: float | None = None  # stands for infinite bounds of a Box
+    action_limit: float | None = None  # replaces infinite bounds of a Box
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "time_limit")
         self.require_positive("reward_scale", "reward_clip", "action_limit")
         if (self.source == "file") != (self.file is not None and self.sha256 is not None):
-            raise ValueError("env.file and env.sha256 belong to env.source=file, and to no other.")
+            raise ValueError("env.file and env.sha256 are only for env.source=file. Set them only then.")
         try:
             json.dumps(self.kwargs, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"env.kwargs={self.kwargs!r} must be plain values: {error}.") from None
 
     def __hash__(self) -> int:
-        return hash(
-            json.dumps(asdict(self), sort_keys=True)
-        )  # the arguments of a constructor are a dict, which has none
+        return hash(json.dumps(asdict(self), sort_keys=True))  # kwargs is a dict, which cannot be hashed
 
     # ── naming one ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @classmethod
     def named(cls, name: str | Factory) -> "Gym":
-        """The environment of an id, of "FILE.py:FUNCTION", or of a callable. Naming one is consent to run its code."""
+        """The config of an id, of "FILE.py:FUNCTION", or of a callable. Naming an environment is consent to run its code."""
         if not isinstance(name, str):
             return cls._of_callable(name)
         path, colon, function = name.rpartition(":")
@@ -131,8 +129,8 @@ class Gym(EnvConfig):
     def _of_callable(cls, factory: Factory) -> "Gym":
         if not callable(factory):
             raise EnvironmentRefusedError(
-                f"Got {factory!r}. Expected a name, or a callable that returns a gymnasium.Env: it is called for every process "
-                "and evaluation, so pass the function, not its result."
+                f"Got {factory!r}. Expected a name, or a callable that returns a gymnasium.Env: it is called more than "
+                "once, so pass the function, not its result."
             )
         name = f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', type(factory).__name__)}"
         _given[name] = factory
@@ -142,7 +140,7 @@ class Gym(EnvConfig):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The values that decide which code runs."""
+        """The values that determine which code runs."""
         names = ("task", "source", "file", "sha256", "kwargs", "wrappers")
         return {name: getattr(self, name) for name in names}
 
@@ -170,13 +168,13 @@ class Gym(EnvConfig):
     # ── making one ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, Any]:
-        """The environment with its preprocessing. Only evaluation sees the rewards as they are."""
+        """Make the environment with its preprocessing. Rewards are scaled and clipped only in training."""
         return FrameStack(GymEnv(self, seed, training=training), self.frame_stack, pad=self.pad)
 
     def open(self) -> gym.Env[Any, Any]:
-        """The environment with its own wrappers, without ours."""
+        """Make the environment with its own wrappers, without maskrl's."""
         self._require_consent()
-        with redirect_stdout(sys.stderr):  # its prints must not mix with the output of a command
+        with redirect_stdout(sys.stderr):  # keep its prints out of a command's output
             made = {"id": self._from_id, "file": self._from_file, "python": self._from_python}[self.source]()
             for name in self.wrappers:
                 made = _called(_imported(name), name, made)
@@ -194,7 +192,7 @@ class Gym(EnvConfig):
             ]
             raise consent.ConsentError(
                 f"This run's environment is {where}, which this user has not trained on this machine, so its code is not run. If "
-                "you know where the run comes from, add --trust. To use an environment of your own in its place, add --env "
+                "you know where the run comes from, add --trust. To use your own environment instead, add --env "
                 "FILE.py:FUNCTION, or --env gym/ID."
             )
 
@@ -229,8 +227,8 @@ class Gym(EnvConfig):
         if factory is None and not self.is_portable:
             raise EnvironmentRefusedError(
                 f"This environment is the callable {self.task} of a Python program, which another process cannot import. Put it "
-                "into a file and name that: --env FILE.py:FUNCTION; or pass the callable to maskrl.train in the same program. "
-                "overlap and other processes need a function at the top of a module."
+                "into a file and pass --env FILE.py:FUNCTION, or pass the callable to maskrl.train in the same program. "
+                "overlap and other processes need a function at the top level of a module."
             )
         module, _, name = self.task.rpartition(".")
         return _called(factory or _imported(f"{module}:{name}"), self.task, **self.kwargs)
@@ -241,12 +239,12 @@ class Gym(EnvConfig):
 
 @dataclass(frozen=True)
 class Outside:
-    """The observations and actions of an environment before our preprocessing. Plain values, which checkpoints keep."""
+    """The observations and actions of an environment before preprocessing, as plain values for checkpoints."""
 
     picture: Picture
     actions: Actions
-    vector: Vector | None = None  # numbers beside the picture
-    image: str | None = None  # the key of the picture, where an observation is a Dict
+    vector: Vector | None = None  # the vector observation
+    image: str | None = None  # the picture's key, if observations are a Dict
 
     def as_plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -265,7 +263,7 @@ class Outside:
 
 
 class GymEnv(gym.Env[Frame, Any]):
-    """One decision is `action_repeat` steps: uint8 (c, size, size). `info["frames"]` is how many steps there were."""
+    """One decision is `action_repeat` steps: uint8 (c, size, size). `info["frames"]` is the number of steps taken."""
 
     render_mode = "rgb_array"
 
@@ -284,9 +282,9 @@ class GymEnv(gym.Env[Frame, Any]):
             raise EnvironmentRefusedError(f"{config.task}: {error}") from None
         self._picture, self._shape = picture, shape
         self._newest: Frame = np.zeros(shape, np.uint8)
-        self._numbers: Numbers | None = None  # of now, as the environment has them
+        self._numbers: Numbers | None = None  # the current vector observation, unscaled
         self._steps_left = 0
-        self._first_seed: int | None = seed  # an environment may draw before its first reset with a seed
+        self._first_seed: int | None = seed  # an environment may use random numbers before its first reset with a seed
         self.observation_space = image_space(*picture.frame_shape)
         self.action_space = self.outside.actions.space
         fps = self._env.metadata.get("render_fps") or FPS
@@ -296,7 +294,7 @@ class GymEnv(gym.Env[Frame, Any]):
         }  # fmt: skip
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
-        """Begin an episode: of that seed, or the next one of the environment's generator."""
+        """Begin an episode with this seed, or with the next of the environment's generator."""
         seed, self._first_seed = self._first_seed if seed is None else seed, None
         answer = self._env.reset(seed=seed)
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -312,7 +310,7 @@ class GymEnv(gym.Env[Frame, Any]):
         return self.step_outside(self.outside.actions.outward(action))
 
     def step_outside(self, outward: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        """The same for an action of the environment's own."""
+        """The same for an action of the environment's own action space."""
         require_begun(self._steps_left > 0)
         config, total = self._config, 0.0
         last = min(config.action_repeat, self._steps_left)
@@ -340,15 +338,15 @@ class GymEnv(gym.Env[Frame, Any]):
         return self._picture.frame(self._newest), reward, bool(terminated), truncated, info
 
     def raw(self) -> Frame:
-        """The newest picture before it was resized, uint8 (height, width, channels)."""
+        """The newest picture before resizing, uint8 (height, width, channels)."""
         return self._newest
 
     def raw_vector(self) -> Numbers | None:
-        """The newest numbers beside the picture, as the environment has them, (V,)."""
+        """The newest vector observation, unscaled, (V,)."""
         return self._numbers
 
     def _beside(self, obs: Any) -> dict[str, Numbers]:
-        """The numbers beside the picture, as the network takes them."""
+        """The vector observation, scaled for the network, as an entry of `info`."""
         vector = self.outside.vector
         if vector is None:
             return {}
@@ -376,7 +374,7 @@ class GymEnv(gym.Env[Frame, Any]):
         return scaled if clip is None else min(max(scaled, -clip), clip)
 
     def _shown(self, obs: Any) -> Frame:
-        """The picture of now, (height, width, channels)."""
+        """The current picture, (height, width, channels)."""
         if self._config.pixels == "render":
             obs = self._env.render()
         elif self._key is not None:
@@ -384,7 +382,7 @@ class GymEnv(gym.Env[Frame, Any]):
         return as_channels_last(obs, self._shape)
 
     def _look(self) -> tuple[str | None, tuple[int, int, int]]:
-        """Where the picture is, and its height, width and channels."""
+        """The picture's key in a Dict observation, and its height, width and channels."""
         if self._config.pixels == "render":
             self._env.reset(seed=0)
             drawn: Any = self._env.render()
@@ -419,7 +417,7 @@ def _picture_shape(space: gym.Space[Any], words: str) -> tuple[int, int, int]:
     expected = (
         "Expected a picture: uint8 of shape (H, W, 3), (H, W, 1), (H, W) or (3, H, W), at least 16 pixels a side."
     )
-    fix = "Use env.pixels=render to learn from what render() draws."
+    fix = "Use env.pixels=render to learn from the output of render()."
     if isinstance(space, gym.spaces.Box) and space.dtype != np.uint8 and channels_last(space.shape) is not None:
         fix = (
             "Return the picture as uint8 from 0 to 255: gymnasium.wrappers.TransformObservation with "
@@ -428,11 +426,11 @@ def _picture_shape(space: gym.Space[Any], words: str) -> tuple[int, int, int]:
     raise ValueError(f"{words} {space}. {expected} {fix}")
 
 
-# ── Importing and calling what a user names ───────────────────────────────────────────────────────────────────────────
+# ── Importing and calling a user's environment ────────────────────────────────────────────────────────────────────────
 
 
 def _spec(task: str) -> Any:
-    """Gymnasium's entry for an id; the nearest ones if there is none."""
+    """Gymnasium's spec of an id; raise an error with the nearest ids if there is none."""
     module, _, name = task.rpartition(":")
     package = module or next((known for start, known in PACKAGES.items() if name.startswith(start)), None)
     if package is not None and (module or importlib.util.find_spec(package.partition(".")[0]) is not None):
@@ -455,7 +453,7 @@ def _spec(task: str) -> Any:
 
 
 def _module(path: Path, sha256: str) -> types.ModuleType:
-    """The module of a file whose content is known, executed once. Its folder can be imported from, as with `python FILE`."""
+    """The module of a file with this digest, executed once. Its folder is on the import path, as with `python FILE`."""
     name = f"maskrl_env_{path.stem}_{sha256[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -484,7 +482,7 @@ def _module(path: Path, sha256: str) -> types.ModuleType:
 
 
 def _imported(name: str) -> Any:
-    """The object that "module:Name" names."""
+    """Import the object named "module:Name"."""
     module, _, attribute = name.rpartition(":")
     try:
         value: Any = importlib.import_module(module or "builtins")
@@ -496,7 +494,7 @@ def _imported(name: str) -> Any:
 
 
 def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[Any, Any]:
-    """The result of the factory, if it is an environment."""
+    """Call the factory; raise an error if its result is not an environment."""
     try:
         made = factory(*arguments, **kwargs)
     except Exception as error:
@@ -516,7 +514,7 @@ def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[
 
 
 def _failed(what: str, error: BaseException) -> str:
-    """An error with its place: the innermost line of a file that is not ours."""
+    """An error's text with its place: the innermost line that is not in maskrl."""
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ is not None else []
     theirs = [frame for frame in frames if not frame.filename.startswith(("<", str(Path(__file__).parent)))]
     place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
@@ -535,7 +533,7 @@ def _listed(names: Any) -> str:
 
 
 def in_colour(picture: Frame, least: int = VIDEO_SIZE) -> Frame:
-    """(H, W, c) → (H', W', 3), enlarged to at least this many pixels a side."""
+    """(H, W, c) → (H', W', 3), enlarged to at least `least` pixels per side."""
     colours = picture[..., :3] if picture.shape[2] >= 3 else np.repeat(picture[..., :1], 3, axis=2)
     times = max(1, -(-least // min(colours.shape[:2])))
     return np.ascontiguousarray(colours.repeat(times, axis=0).repeat(times, axis=1))

@@ -1,7 +1,7 @@
-"""Make frames of one size from the pictures of any environment. Numpy alone; runs/export.py computes the same in torch and ONNX.
+"""Make frames of one size from the pictures of any environment. Needs only numpy; runs/export.py does the same in torch and ONNX.
 
-The same to the bit, on every machine: all weights are multiples of 1/256 and sum to 1, so every product and every partial sum is a
-multiple of 2⁻¹⁶ below 256. A float32 holds each of them exactly, whatever the order of a sum.
+Results are the same bit for bit on every machine: all weights are multiples of 1/256 and sum to 1, so every product and partial sum
+is a multiple of 2⁻¹⁶ below 256. A float32 represents each of them exactly, in any order of summation.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 from maskrl.envs.base import Frame
 
-STEPS = 256  # of a weight
-GREY = np.array([77, 150, 29], np.float32) / STEPS  # of red, green and blue (ITU-R BT.601)
+STEPS = 256  # weights are multiples of 1/STEPS
+GREY = np.array([77, 150, 29], np.float32) / STEPS  # weights of red, green and blue (ITU-R BT.601)
 MOST_CHANNELS = 16
-LEAST_SIDE = 16  # of a picture at least: MiniGrid's own observation of 7 × 7 is a table of numbers
+LEAST_SIDE = 16  # minimum side of a picture: MiniGrid's observation of 7 × 7 is a table of numbers
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The pictures of an environment, uint8 (height, width, channels), and the frame that is made of each."""
+    """Converts pictures of an environment, uint8 (height, width, channels), to frames."""
 
     height: int
     width: int
     channels: int
-    size: int  # of a frame, along each side
+    size: int  # side of a frame
     grey: bool = False
 
     def __post_init__(self) -> None:
@@ -38,11 +38,11 @@ class Picture:
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """(c, size, size) of a frame: one channel of grey, three of colour; any other number stays as it is."""
+        """(c, size, size) of a frame: one channel for grey, three for colour; other numbers are kept."""
         return (1 if self.grey else 3 if self.channels == 4 else self.channels, self.size, self.size)
 
     def frame(self, picture: Frame) -> Frame:
-        """(height, width, channels) → (c, size, size): without transparency, grey if asked, then the mean over areas."""
+        """(height, width, channels) → (c, size, size): drop transparency, convert to grey if set, then average over areas."""
         colours = picture[..., :3] if self.channels == 4 else picture
         if self.grey and self.channels > 1:
             colours = np.floor(colours @ GREY + np.float32(0.5))[..., None]
@@ -59,15 +59,15 @@ class Picture:
 
 @cache
 def area_weights(source: int, target: int) -> NDArray[np.float32]:
-    """(target, source): how much of every source pixel lies in a target pixel, in steps of 1/256 that sum to 1."""
+    """(target, source): the share of each source pixel in a target pixel, in steps of 1/256; rows sum to 1."""
     edge, inner = np.arange(target)[:, None] * source, np.arange(source) * target  # both in 1/target of a source pixel
     overlap = np.clip(np.minimum(edge + source, inner + target) - np.maximum(edge, inner), 0, None)
     steps, rest = overlap * STEPS // source, overlap * STEPS % source
-    # The rest from rounding down goes to the largest remainders, from the left.
+    # Distribute what rounding down lost to the largest remainders, from the left.
     place = np.argsort(np.argsort(-rest, axis=1, kind="stable"), axis=1, kind="stable")
     weights: NDArray[np.float32] = (steps + (place < STEPS - steps.sum(axis=1, keepdims=True))).astype(np.float32)
     weights /= STEPS
-    weights.flags.writeable = False  # it is shared
+    weights.flags.writeable = False  # the array is cached and shared
     return weights
 
 
@@ -85,7 +85,7 @@ def channels_last(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def as_channels_last(picture: NDArray[Any], expected: tuple[int, int, int]) -> Frame:
-    """A picture as (height, width, channels); a ValueError if it does not fit the space."""
+    """A picture as (height, width, channels); raise ValueError if it does not fit the space."""
     if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and channels_last(picture.shape) == expected:
         if picture.ndim == 2:
             return picture[..., None]

@@ -1,4 +1,4 @@
-"""An environment in a process of its own, which steps while this one computes."""
+"""An environment in a separate process, which steps while this one computes."""
 
 import atexit
 import multiprocessing
@@ -16,12 +16,12 @@ import numpy as np
 from maskrl.machine import die_with_parent
 
 LOOK = 0.1  # seconds between two checks whether the run should stop, while the process does not answer
-GRACE = 2.0  # seconds that it may take to answer once the run should stop
-CLOSE = 2.0  # seconds that it may take to end
+GRACE = 2.0  # seconds it has to answer once the run should stop
+CLOSE = 2.0  # seconds it has to end
 
 
 class Makes(Protocol):
-    """What can be sent to another process to make an environment there: the `env` of a recipe."""
+    """A config that another process can use to make an environment: the `env` of a recipe."""
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Any, Any]: ...
 
@@ -31,10 +31,10 @@ class InterruptedStep(BaseException):
 
 
 class SubprocessEnv(gym.Env[Any, Any]):
-    """The environment that `config` makes. `step_async` lets it begin with a step, and `step` of the same action then waits for it.
+    """The environment of `config`. `step_async` begins a step, and `step` with the same action waits for its result.
 
-    Steps have the same order and results as in this process; only the waiting is saved. A process that does not answer
-    within `timeout` seconds is killed: that is a TimeoutError. While it waits, it asks `is_stopping` whether the run is to stop.
+    Steps have the same order and results as in this process. If the process does not answer within `timeout` seconds, it is
+    killed and a TimeoutError is raised. While waiting, `is_stopping` is polled, so that the run can stop.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class SubprocessEnv(gym.Env[Any, Any]):
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._timeout, self._is_stopping = timeout, is_stopping
-        # Not a fork: torch's threads and OpenGL's contexts do not survive one.
+        # Spawn, not fork: torch's threads and OpenGL's contexts do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_live, args=(theirs, config, seed, training), daemon=True)
         self._process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # so that the pipe closes when the process ends
         self._stepping = False
-        atexit.register(self.close)  # before multiprocessing ends it by a signal, which it ignores
+        atexit.register(self.close)  # before multiprocessing sends it a signal, which it ignores
         try:
             self.observation_space, self.action_space, self.metadata = self._answer()
         except Exception:
@@ -65,7 +65,7 @@ class SubprocessEnv(gym.Env[Any, Any]):
         return self._ask("reset", seed=seed, options=options)
 
     def step_async(self, action: Any) -> None:
-        """Begin to step; `step` raises what fails."""
+        """Begin a step; `step` raises its errors."""
         with suppress(OSError):
             self._pipe.send(("step", (action,), {}))
         self._stepping = True
@@ -83,7 +83,7 @@ class SubprocessEnv(gym.Env[Any, Any]):
         atexit.unregister(self.close)
         with suppress(OSError):
             self._pipe.close()
-        self._process.join(timeout=CLOSE)  # it ends with the pipe
+        self._process.join(timeout=CLOSE)  # it ends when the pipe closes
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -121,10 +121,10 @@ class SubprocessEnv(gym.Env[Any, Any]):
 def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
     """Runs in the other process: answer requests until the pipe is closed."""
     die_with_parent()
-    for told in ("SIGINT", "SIGTERM", "SIGHUP"):  # are for the process that learns, which still needs this one to save
-        with suppress(AttributeError):  # not every system has them all
+    for told in ("SIGINT", "SIGTERM", "SIGHUP"):  # only for the training process, which needs this one to save
+        with suppress(AttributeError):  # not every system has all of them
             signal.signal(getattr(signal, told), signal.SIG_IGN)
-    random.seed(seed)  # as the process that learns does: an environment may draw from these
+    random.seed(seed)  # as in the training process: an environment may use these generators
     np.random.seed(seed % 2**32)
     try:
         env = config.make(seed=seed, training=training)

@@ -1,4 +1,4 @@
-"""Two tasks as small as pixels allow, in numpy alone: for tests, tutorials and a first look at a change.
+"""Two very small pixel tasks in numpy: for tests, tutorials and a first look at a change.
 
 The scores of perfect and of random play are known.
 """
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun
 
-DECISIONS = 40  # of an episode of Reach
-REACH = 0.15  # how far a decision moves the dot along each axis, at most
+DECISIONS = 40  # per episode of Reach
+REACH = 0.15  # maximum move of the dot per decision along each axis
 
 GRID = 8  # rows and columns of Catch
-BALLS = 5  # of an episode of Catch
+BALLS = 5  # per episode of Catch
 
 VIDEO_SIZE = 256
 
@@ -31,16 +31,16 @@ class ToyControl(EnvConfig):
     size: int = 32
     frame_stack: int = 3
 
-    # Mean returns. The axes are independent, so an optimal dot closes the gap along each as fast as it can: the integral
-    # of that over all goals. Uniformly random actions are a walk along each axis, whose distribution is computed step by
-    # step. tests/envs/test_toy.py has both calculations.
+    # Mean returns. The axes are independent, so the best play closes the gap along each as fast as possible; integrate over
+    # all goals. Uniformly random actions are a random walk along each axis, whose distribution is computed step by step.
+    # tests/envs/test_toy.py has both calculations.
     optimal_return: ClassVar[float] = 38.54
     random_return: ClassVar[float] = 9.18
     returns: ClassVar[tuple[float, float] | None] = (random_return, optimal_return)
     least_size: ClassVar[int] = 8
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, NDArray[np.float32]]:
-        """The task, seeded; the same for training and evaluation."""
+        """Make the task with this seed; training and evaluation are the same."""
         return FrameStack(Reach(self.size, seed), self.frame_stack)
 
 
@@ -54,20 +54,20 @@ class ToyArcade(EnvConfig):
     size: int = 32
     frame_stack: int = 4
 
-    # A ball falls 7 rows and is at most 7 columns away: all 5 can be caught. It falls into any of the 8 columns with the
-    # same chance, so a player who ignores the picture catches 1 of 8 with any moves: 5 · (1/8 - 7/8).
+    # A ball falls 7 rows and is at most 7 columns away, so all 5 can be caught. It falls into each of the 8 columns with the
+    # same probability, so a player who ignores the picture catches 1 of 8 with any moves: 5 · (1/8 - 7/8).
     optimal_return: ClassVar[float] = 5.0
     random_return: ClassVar[float] = -3.75
     returns: ClassVar[tuple[float, float] | None] = (random_return, optimal_return)
     least_size: ClassVar[int] = GRID
 
     def make(self, *, seed: int, training: bool) -> gym.Env[Frame, np.int64]:
-        """The task, seeded; the same for training and evaluation."""
+        """Make the task with this seed; training and evaluation are the same."""
         return FrameStack(Catch(self.size, seed), self.frame_stack)
 
 
 class Reach(gym.Env[Frame, NDArray[np.float32]]):
-    """A red dot starts in the middle of [-1, 1]², a green goal lies anywhere. A decision at distance d is worth 1 - d, or 0."""
+    """A red dot starts in the middle of [-1, 1]², a green goal lies anywhere. The reward at distance d is max(1 - d, 0)."""
 
     render_mode = "rgb_array"
 
@@ -100,7 +100,7 @@ class Reach(gym.Env[Frame, NDArray[np.float32]]):
         return _enlarge(self._draw())
 
     def state(self) -> dict[str, float]:
-        """Where the dot and the goal are."""
+        """The positions of the dot and the goal."""
         (x, y), (goal_x, goal_y) = self.dot, self.goal
         return {"dot.x": float(x), "dot.y": float(y), "goal.x": float(goal_x), "goal.y": float(goal_y)}
 
@@ -109,9 +109,9 @@ class Reach(gym.Env[Frame, NDArray[np.float32]]):
         return np.stack([red, green, np.zeros_like(red)])
 
     def _disc(self, centre: NDArray[np.float64]) -> Frame:
-        """(H, W), smooth at the rim so that a move of less than a pixel shows."""
+        """A disc (H, W) with a smooth rim, so that a move of less than a pixel is visible."""
         radius = len(self._pixels) / 16
-        column, row = radius + (centre + 1) / 2 * (len(self._pixels) - 1 - 2 * radius)  # whole, even at the walls
+        column, row = radius + (centre + 1) / 2 * (len(self._pixels) - 1 - 2 * radius)  # whole, also at the walls
         distance = np.hypot(self._pixels[:, None] - row, self._pixels - column)
         disc: Frame = np.rint(255 * np.clip(radius + 0.5 - distance, 0, 1)).astype(np.uint8)
         return disc
@@ -127,7 +127,7 @@ class Catch(gym.Env[Frame, np.int64]):
         self.observation_space = image_space(1, size, size)
         self.action_space = gym.spaces.Discrete(3)
         self.paddle = self.row = self.column = 0
-        self._cell = np.arange(size) * GRID // size  # of every pixel
+        self._cell = np.arange(size) * GRID // size  # grid cell of each pixel
         self._balls_left = 0
         super().reset(seed=seed)
 
@@ -139,7 +139,7 @@ class Catch(gym.Env[Frame, np.int64]):
         return self._draw(), {"frames": 0}
 
     def step(self, action: np.int64) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        """Move the paddle and the ball; a ball that has landed makes room for the next."""
+        """Move the paddle and the ball; after a ball has landed, the next one starts."""
         require_begun(self._balls_left > 0)
         self.paddle = min(max(self.paddle + int(action) - 1, 0), GRID - 1)
         if self.row == GRID - 1:
@@ -171,7 +171,7 @@ class Catch(gym.Env[Frame, np.int64]):
 
 
 def _enlarge(frame: Frame) -> Frame:
-    """(1 or 3, H, W) → (at least 256, at least 256, 3)."""
+    """Enlarge a frame: (1 or 3, H, W) → (at least 256, at least 256, 3)."""
     factor = -(-VIDEO_SIZE // frame.shape[-1])
     large = frame.repeat(factor, axis=1).repeat(factor, axis=2)
     image: Frame = np.broadcast_to(large, (3, *large.shape[1:])).transpose(1, 2, 0).copy()

@@ -1,7 +1,7 @@
-"""Numbers beside a picture: the Boxes of a Dict observation, as one vector that a network can take.
+"""The vector observation beside a picture: the Boxes of a Dict observation, as one vector for a network.
 
-A number with finite bounds is rescaled to [-1, 1]. One without is compressed, x → sign(x) · log(1 + |x|), so that neither a speed
-of 0.1 nor a score of 10,000 is lost.
+A number with finite bounds is rescaled to [-1, 1]. One without is compressed, x → sign(x) · log(1 + |x|), so that both a speed of
+0.1 and a score of 10,000 stay visible.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float32]
-LARGE = 1e6  # bounds beyond are none: a Box of float32 says 3.4e38 where it means infinity
-MOST = 10_000  # numbers
+LARGE = 1e6  # larger bounds count as infinite: a Box of float32 has 3.4e38 for infinity
+MOST = 10_000  # numbers in a vector observation
 
 
 @dataclass(frozen=True)
 class Vector:
-    """Which numbers, and their bounds. Plain values, which a checkpoint and an exported policy keep."""
+    """The keys of the vector observation and its bounds, as plain values for checkpoints and exported policies."""
 
     keys: tuple[str, ...]
-    low: tuple[float | None, ...]  # one for each number; None: it has no bounds
+    low: tuple[float | None, ...]  # one per number; None: no bounds
     high: tuple[float | None, ...]
 
     def __len__(self) -> int:
@@ -30,26 +30,26 @@ class Vector:
 
     @property
     def scales(self) -> tuple[NDArray[np.bool_], Numbers, Numbers]:
-        """Of each number: whether it has bounds, their middle, and half of their distance."""
+        """For each number: whether it has bounds, their middle, and half their distance."""
         bounded = np.array([low is not None for low in self.low], np.bool_)
         low, high = (np.array([side or 0.0 for side in sides], np.float32) for sides in (self.low, self.high))
         middle, reach = (low + high) * np.float32(0.5), (high - low) * np.float32(0.5)
         return bounded, middle, np.where(bounded, reach, np.float32(1))
 
     def raw(self, observed: Mapping[str, Any]) -> Numbers:
-        """(V,), as the environment has them."""
+        """The unscaled vector (V,) of an observation."""
         raw: Numbers = self.rows(observed, 1)[0]
         return raw
 
     def rows(self, observed: Mapping[str, Any], count: int) -> Numbers:
-        """(N, V) of a batch of N observations."""
+        """The unscaled vectors (N, V) of a batch of N observations."""
         rows: Numbers = np.concatenate(
             [np.asarray(observed[key], np.float32).reshape(count, -1) for key in self.keys], axis=1
         )
         return self.checked(rows)
 
     def checked(self, rows: Numbers) -> Numbers:
-        """The same, if they are as many as the space says, and finite."""
+        """Return the rows; raise ValueError if their width differs from the space or if they are not finite."""
         names = ", ".join(self.keys)
         if rows.shape[1:] != (len(self),):
             raise ValueError(
@@ -60,7 +60,7 @@ class Vector:
         return rows
 
     def scaled(self, raw: Numbers) -> Numbers:
-        """(…, V) → (…, V), as the network takes them."""
+        """Scale vectors for the network: (…, V) → (…, V)."""
         bounded, middle, reach = self.scales
         scaled: Numbers = np.where(
             bounded, np.clip((raw - middle) / reach, -1, 1), np.sign(raw) * np.log1p(np.abs(raw))
@@ -69,7 +69,7 @@ class Vector:
 
     @classmethod
     def of(cls, space: gym.Space[Any], picture: str | None, named: tuple[str, ...] | None) -> "Vector | None":
-        """Of a Dict observation: what is named, or with "all" every Box of numbers but the picture. None: there are none."""
+        """The vector of a Dict observation: the named keys, or for "all" every Box except the picture; None if there are none."""
         spaces = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
         keys = named or ()
         if keys == ("all",):
@@ -98,5 +98,5 @@ class Vector:
 
 
 def _is_vector(space: gym.Space[Any]) -> bool:
-    """Whether "all" takes it: a Box of up to one axis, which is not a second picture."""
+    """Whether "all" includes it: a Box with at most one axis, not a second picture."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) <= 1 and space.shape != (0,)
