@@ -1,4 +1,4 @@
-"""What a run is: recipes by name, with the paper's values and their sources."""
+"""Recipes, the descriptions of runs, by name, with the paper's values and their sources."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
@@ -15,14 +15,14 @@ from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
 from maskrl.recipes.suggest import choices, nearest
 
-__all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and what is defined here
+__all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and the functions defined here
 
 AnyProfile = Literal["auto", "paper", "lite"]
 SUITES: dict[str, Any] = {"dmcontrol": dmcontrol, "atari": atari, "toy": toy, "gym": own}
 
 
 def names() -> list[str]:
-    """The recipes of the paper, its harder tasks, and the toys. Every other task of the suites can be found by name, too."""
+    """The names of the paper's recipes, its harder tasks, and the toys. `find` also accepts all other tasks of the suites."""
     tasks = [*dmcontrol.PAPER_TASKS, *dmcontrol.SISTERS]
     return [
         *(f"dmcontrol/{task}" for task in tasks),
@@ -44,9 +44,9 @@ def find(
     agent: str | None = None,
     objective: str | None = None,
 ) -> Recipe:
-    """The recipe of that name. `auto` is the paper's profile with a CUDA device, the lite one without.
+    """The recipe with this name. Profile `auto`: the paper's with a CUDA device, otherwise lite.
 
-    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name the halves: "none" for
+    `method` names a published pair of agent and objective (default: mlr); `agent` and `objective` name its halves: "none" for
     no objective, "mlr+spr" for two at once.
     """
     return _find(*_suite_and_task(name), profile, method, agent, objective)
@@ -73,9 +73,9 @@ def _find(
 
 
 def usual(recipe: Recipe, agent: str | None, objective: str | None) -> Recipe | None:
-    """The recipe of the same name with these halves and without overrides, if there is one.
+    """The recipe of the same name with this agent and objective, without overrides; None if there is none.
 
-    For recipes that a run may have brought: it runs no code of an environment, while to `find` a name is to agree to that.
+    Safe for recipes from untrusted runs: it runs no code of an environment, which `find` may do.
     """
     try:
         if isinstance(recipe.env, Gym):
@@ -83,12 +83,12 @@ def usual(recipe: Recipe, agent: str | None, objective: str | None) -> Recipe | 
         if own.is_own(recipe.name):
             return None
         return find(recipe.name, recipe.profile, agent=agent, objective=objective or "none")
-    except (ValueError, KeyError):  # a recipe of the user's own
+    except (ValueError, KeyError):  # a user's own recipe
         return None
 
 
 def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple[str, Any]:
-    """The suite, and its word for the task. A user's environment is made with the overrides that decide what it is."""
+    """The suite, and the task's name in it. A user's environment is made once, with the overrides that define it."""
     if not isinstance(name, str) or own.is_own(name):
         return "gym", own.look(name, overrides)
     suite, _, task = name.partition("/")
@@ -104,7 +104,7 @@ def _suite_and_task(name: str | Factory, overrides: Iterable[str] = ()) -> tuple
 
 
 def _pair(name: str, suite: str, method: str | None, agent: str | None, objective: str | None) -> Pair:
-    """The pair that was asked for, if the suite has it whose methods the recipe has."""
+    """The requested pair; raise ValueError if the recipe's suite does not have it."""
     if method is not None and (agent is not None or objective is not None):
         half = f"agent {agent!r}" if agent is not None else f"objective {objective!r}"
         raise ValueError(
@@ -124,7 +124,7 @@ def _pair(name: str, suite: str, method: str | None, agent: str | None, objectiv
 
 
 def pair_on(name: str, method: str, suite: str | None = None) -> Pair | None:
-    """The halves of a method on a recipe's suite; None if the suite does not have it. Toys have small values for some."""
+    """The pair of a method on a recipe's suite; None if the suite does not have it. Toys have small versions of some."""
     suite = suite or name.partition("/")[0]
     pair = METHODS[method].pairs.get(TOYS.get(name, suite))
     if pair is None or (suite == "toy" and pair.agent is not None and pair.agent not in toy.AGENTS):
@@ -140,7 +140,7 @@ def published_for(recipe: Recipe, frames: int) -> PublishedScore | None:
 
 
 def human_normalised(recipe: Recipe, score: float) -> float | None:
-    """A score on the scale from a random player (0) to a human one (1), for the games of Atari-100k."""
+    """A human-normalised score (random player 0, human player 1), for the games of Atari-100k; otherwise None."""
     scale = players(recipe.name)
     return None if scale is None else (score - scale.random) / (scale.human - scale.random)
 
@@ -154,12 +154,12 @@ def resolve(
     agent: str | None = None,
     objective: str | None = None,
 ) -> Recipe:
-    """The recipe of that name with overrides, of which `objective=NAME` takes an objective of the task by its name."""
+    """The recipe with this name and overrides; the override `objective=NAME` chooses one of the task's objectives."""
     overrides = list(overrides)
     for override in overrides:
         if override.split("=")[0].strip() in ("name", "profile", "preset"):
             raise ValueError(
-                f"{override}: the name, the profile and the preset say what a recipe is; choose another recipe, --profile or "
+                f"{override}: the name, profile and preset of a recipe cannot be overridden. Choose another recipe, --profile or "
                 "--agent."
             )
     suite, task = _suite_and_task(name, overrides)
@@ -168,7 +168,7 @@ def resolve(
 
 
 def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile = "auto") -> Recipe:
-    """A row of the paper's ablations, such as "masking/MLR-S", on a task of DMControl, which is where the paper has them."""
+    """A row of the paper's ablations, such as "masking/MLR-S", on a task of DMControl, the suite of the paper's ablations."""
     if name not in ablations.names():
         likely = choices(nearest(name, ablations.names()))
         ending = f": did you mean {likely}?" if likely else "."
@@ -180,7 +180,7 @@ def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile
 
 
 def _unknown_recipe(name: str, known: Iterable[str]) -> str:
-    """The message for a name that no recipe has: the three nearest, and where the list is."""
+    """The message for an unknown name, with the three nearest names and the command that lists all."""
     likely = choices(nearest(name, known, number=3))
     meant = (
         f": did you mean {likely}?"

@@ -1,7 +1,7 @@
 """The paper's ablations: every row of its tables under the label it has there, as overrides of a task's recipe.
 
-`maskrl.recipes.ablation("masking/MLR-S", "dmcontrol/walker-walk")` is one of them. What the variants compute where the paper leaves
-it open is in docs/fidelity.md; its scores are in `maskrl.recipes.published`, under the same table and label.
+`maskrl.recipes.ablation("masking/MLR-S", "dmcontrol/walker-walk")` is one of them. docs/fidelity.md describes our choices where the
+paper leaves details open; its scores are in `maskrl.recipes.published`, under the same table and label.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from maskrl.recipes import dmcontrol
 from maskrl.recipes.schema import Recipe
 
-REFERENCE: tuple[str, ...] = ()  # MLR itself: the recipe as it is
+REFERENCE: tuple[str, ...] = ()  # MLR itself: the unchanged recipe
 BASELINE = ("objective=none",)
 
 UNSEEN = "values: ours; the paper has a figure, which we have not seen, and no numbers"
@@ -25,9 +25,9 @@ class Study:
     table: str | None  # its label in the paper's source, as in `maskrl.recipes.published`; None: a figure
     rows: Mapping[
         str, tuple[str, ...]
-    ]  # label → overrides, where {k}, {h} and {w} are the sides of the recipe's own cube, and {encoder} is `encoder(task)`
-    tasks: tuple[str, ...] = tuple(dmcontrol.PAPER_TASKS)  # on which the paper ran it
-    frames: tuple[int, ...] = (100_000,)  # after which it reports
+    ]  # label → overrides; {k}, {h} and {w} are the sides of the recipe's cube, {encoder} is `encoder(task)`
+    tasks: tuple[str, ...] = tuple(dmcontrol.PAPER_TASKS)  # that the paper used
+    frames: tuple[int, ...] = (100_000,)  # at which the paper reports scores
     seeds: int = 5
     note: str = ""
 
@@ -71,7 +71,7 @@ STUDIES: dict[str, Study] = {
     "heads": Study(
         "similarity loss, projection and prediction heads",
         "Table 7",
-        "table:ablate_metric_heads",  # which has check marks for labels: these are our words for them
+        "table:ablate_metric_heads",  # which has check marks for labels; these labels are ours
         {
             "Baseline": BASELINE,
             "cosine, no heads": ("objective.projection=none", "objective.prediction=none"),
@@ -97,7 +97,7 @@ STUDIES: dict[str, Study] = {
         "table:pretraining",
         {
             "Baseline": BASELINE,
-            "MLR-Pretraining": (*BASELINE, "encoder_from={encoder}"),  # which `maskrl pretrain` makes
+            "MLR-Pretraining": (*BASELINE, "encoder_from={encoder}"),  # made by `maskrl pretrain`
             "MLR-Auxiliary": REFERENCE,
         },
         tasks=("cheetah-run", "reacher-easy"),
@@ -108,7 +108,7 @@ STUDIES: dict[str, Study] = {
         "table:challenging_tasks",
         {"Baseline": BASELINE, "MLR": REFERENCE},
         tasks=tuple(dmcontrol.SISTERS),
-        frames=(100_000, 500_000),  # one run has both: budget.frames=500000
+        frames=(100_000, 500_000),  # both from one run: budget.frames=500000
         seeds=3,
     ),
     "mask-ratio": Study(
@@ -129,7 +129,7 @@ STUDIES: dict[str, Study] = {
         "depth k of the cubes",
         "Figure 9 (a)",
         None,
-        {  # a depth divides K = 16; 1 is MLR-S. Which of them is the reference depends on the task.
+        {  # depths must divide K = 16; 1 is MLR-S. The reference depends on the task.
             "k=2": ("objective.mask.cube=2,{h},{w}",),
             "k=4": ("objective.mask.cube=4,{h},{w}",),
             "k=8": ("objective.mask.cube=8,{h},{w}",),
@@ -142,7 +142,7 @@ STUDIES: dict[str, Study] = {
         "height and width of the cubes",
         "Figure 9 (b)",
         None,
-        {  # a patch divides the frame of 100 pixels
+        {  # patches must divide the frame of 100 pixels
             "h=w=5": ("objective.mask.cube={k},5,5",),
             "h=w=10": REFERENCE,
             "h=w=20": ("objective.mask.cube={k},20,20",),
@@ -153,8 +153,8 @@ STUDIES: dict[str, Study] = {
     ),
 }
 
-# The lite profile has frames of 48 pixels, patches of 8, and feature maps of 9 × 9 cells that are 4 pixels apart. Rows in pixels
-# or cells are scaled with them: patches still divide the frame, and 2 cells are still the 8 pixels of a patch.
+# The lite profile has frames of 48 pixels, patches of 8, and feature maps of 9 × 9 cells, 4 pixels apart. Rows in pixels or cells
+# are scaled accordingly: patches still divide the frame, and 2 cells still equal the 8 pixels of a patch.
 LITE: dict[str, tuple[str, ...]] = {
     "variants/MLR-F": ("objective.corrupt=features", "objective.mask.feature_patch=2"),
     "patch/h=w=5": ("objective.mask.cube={k},4,4",),
@@ -164,23 +164,23 @@ LITE: dict[str, tuple[str, ...]] = {
 
 
 def names() -> list[str]:
-    """Every row that can be run: "masking/MLR-S"."""
+    """The names of all rows that can be run, such as "masking/MLR-S"."""
     return [f"{name}/{label}" for name, study in STUDIES.items() for label in study.rows]
 
 
 def overrides(name: str, recipe: Recipe) -> list[str]:
-    """The overrides that turn a task's recipe, with its objective, into that row of an ablation."""
+    """The overrides that turn a task's MLR recipe into this row of an ablation."""
     study, _, label = name.partition("/")
     lines = STUDIES[study].rows[label]
     if recipe.profile == "lite":
         lines = LITE.get(name, lines)
     masks = None if recipe.objective is None else recipe.objective.masks
     if masks is None:
-        raise ValueError(f"The paper's ablations are variants of MLR; {recipe.name} is with {recipe.method} here.")
+        raise ValueError(f"The paper's ablations vary MLR; {recipe.name} has method {recipe.method}. Use mlr.")
     k, h, w = masks.cube
     return [line.format(k=k, h=h, w=w, encoder=encoder(recipe.name)) for line in lines]
 
 
 def encoder(task: str) -> str:
-    """Where MLR-Pretraining looks for the encoder of a run, whose seed stands for {seed}."""
+    """The default path of MLR-Pretraining's encoder file; {seed} stands for the run's seed."""
     return f"pretrained/{task}/seed-{{seed}}/encoder.safetensors"

@@ -1,6 +1,6 @@
-"""The paper's experiments on Atari-100k: one base, the two games that differ, relatives of the agent, and a laptop's share of it.
+"""The paper's experiments on Atari-100k: one base, the two games that differ, variants of the agent, and the lite profile.
 
-Values that are not set here are the defaults of the configs; `maskrl.recipes.sources` has the source of every one.
+Values not set here are the defaults of the configs; `maskrl.recipes.sources` has the source of each.
 """
 
 import importlib.util
@@ -26,12 +26,12 @@ GAMES = tuple(dict.fromkeys(score.task[6:] for score in published_scores() if sc
 # Paper, Table 13: "their MLR losses are relatively smaller than the rest".
 WEIGHT_5 = ("pong", "up_n_down")
 
-# CURL's released code has a hundredth of its loss in these.
+# CURL's released code uses a hundredth of its loss in these games.
 LITTLE_CURL = ("pong", "boxing", "private_eye", "freeway")
 
-# The masked branch as the released code has it: only its own scores support these (docs/fidelity.md).
+# The masked branch of the released code; only its scores support these values (docs/fidelity.md).
 RELEASED_MLR = MLRConfig(
-    mask=MaskConfig(cube=(8, 12, 12), rounding="ceil"),  # its mask keeps what it should hide: 25 of 49 cells hidden
+    mask=MaskConfig(cube=(8, 12, 12), rounding="ceil"),  # its mask is inverted: it hides 25 of 49 cells
     augment=AugmentConfig(crop=None, shift=4),
     masked_input_scale="raw255",
     projection="q",
@@ -41,10 +41,10 @@ RELEASED_MLR = MLRConfig(
     count_past_end=True,
 )
 
-# What the lite profile changes, for a CPU of a few cores.
+# Changes of the lite profile, for a CPU with a few cores.
 LITE: tuple[str, ...] = (
     "profile=lite",
-    # Frames of 48 pixels cost a third of those of 84; shifts and cubes shrink with them.
+    # Frames of 48 pixels cost a third of those of 84; shifts and cubes are scaled down with them.
     "env.size=48",
     "agent.augment.shift=2",
     "objective.augment.shift=2",
@@ -56,7 +56,7 @@ LITE: tuple[str, ...] = (
     "agent.warmup_decisions=1000",
     "agent.updates_per_decision=1",
     "agent.correction_updates=9000",
-    # A tenth of the updates: larger steps. With noisy layers alone, many seeds never leave one constant behaviour.
+    # Larger steps for a tenth of the updates. With noisy layers only, many seeds get stuck in one constant behaviour.
     "agent.learning_rate=3e-4",
     "agent.epsilon=0.02",
     "agent.epsilon_decisions=3000",
@@ -66,16 +66,16 @@ LITE: tuple[str, ...] = (
     "objective.every=2",
 )
 
-# Named values of the agent, by what differs from the paper's Rainbow: its relatives (Dopamine's configurations for Atari-100k).
+# Named settings of the agent, as differences from the paper's Rainbow: its variants (Dopamine's configurations for Atari-100k).
 AGENTS: dict[str, tuple[str, ...]] = {
     "rainbow": (),
     "spr_rainbow": ("agent.noisy_std=0.5",),
-    # SPR without augmentation: dropout in its place, and slow copies that follow slowly.
+    # SPR without augmentation: dropout instead, and slow copies with a high momentum.
     "spr_dropout": (
         *("agent.noisy_std=0.5", "agent.encoder.dropout=0.5", "agent.augment.shift=none", "agent.augment.intensity=0"),
         *("objective.augment.shift=none", "objective.augment.intensity=0", "objective.momentum=0.99"),
     ),
-    # CURL's own Rainbow, with its own start of a game.
+    # CURL's Rainbow, with its own start of a game.
     "curl_rainbow": (
         *("env.noops=29", "env.least_noops=0", "env.shrink_first=true", "agent.encoder.filters=32,64"),
         *("agent.encoder.kernels=5,5", "agent.encoder.strides=5,5", "agent.encoder.renormalise=false"),
@@ -114,7 +114,7 @@ AGENTS["drq_eps"] = (*AGENTS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0
 
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
-    """The objectives by name, as they are for this game."""
+    """The objectives by name, with this game's values."""
     recipe = _with_mlr(normalise(task), profile)
     mlr, agent = recipe.objective, recipe.agent
     assert isinstance(mlr, MLRConfig)
@@ -150,9 +150,9 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     return {"mlr": mlr, "curl": curl, "spr": spr, "playvirtual": PlayVirtualConfig(**virtual | ramp)}
 
 
-@cache  # a sweep asks for the same ones over and over
+@cache  # a sweep requests the same ones repeatedly
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
-    """A game as the paper ran it, or scaled to a laptop; with one of the objectives or none, by Rainbow or a relative."""
+    """A game with the paper's or the lite profile, with one of the objectives or none, and Rainbow or a variant."""
     chosen = None if objective is None else objective_named(objective, objectives(task, profile))
     plain = with_objective(_with_mlr(normalise(task), profile), chosen)
     if agent in (None, "rainbow"):
@@ -177,7 +177,7 @@ def _with_mlr(task: str, profile: Profile) -> Recipe:
 
 
 def _in_a_tenth(preset: Sequence[str]) -> list[str]:
-    """What a preset counts in decisions or updates of the paper's budget, for the lite profile's tenth of it."""
+    """A preset's values in decisions or updates, scaled to the lite profile's tenth of the budget."""
     counts = (line.split("=") for line in preset)
     scaled = ("agent.warmup_decisions", "agent.epsilon_decisions", "agent.correction_updates")
     return [f"{path}={int(value) // 10}" for path, value in counts if path in scaled]

@@ -1,7 +1,6 @@
-"""The paper's experiments on DMControl: one base, what differs between tasks, and what differs on a laptop.
+"""The paper's experiments on DMControl: one base, the differences between tasks, and the lite profile.
 
-Values that are not set here are the defaults of the configs, which are the paper's; `maskrl.recipes.sources` has the source of
-every one.
+Values not set here are the defaults of the configs, which are the paper's; `maskrl.recipes.sources` has the source of each.
 """
 
 from dataclasses import replace
@@ -23,7 +22,7 @@ from maskrl.objectives.spr import SPRConfig
 from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
-# Paper, Table 12, and its default for what is not named: an action repeat of 4, cubes 8 steps deep, m = 0.95.
+# Paper, Table 12, with its defaults for the rest: an action repeat of 4, cubes 8 steps deep, m = 0.95.
 PAPER_TASKS: dict[str, tuple[str, ...]] = {
     "finger-spin": ("env.action_repeat=2",),
     "cartpole-swingup": ("env.action_repeat=8", "objective.mask.cube=4,10,10"),  # "due to their large motion range"
@@ -33,19 +32,19 @@ PAPER_TASKS: dict[str, tuple[str, ...]] = {
     "ball_in_cup-catch": ("env.action_repeat=4",),
 }
 
-# Paper, Table 11, has their scores but nothing has their settings: those of the sister task, by our choice.
+# Paper, Table 11, has their scores, but no source has their settings; we use those of the sister task.
 SISTERS = {"reacher-hard": "reacher-easy", "walker-run": "walker-walk"}
 
-# Nothing has their settings, either: what we chose by runs (docs/profiles.md).
+# No source has their settings; we chose them by runs (docs/profiles.md).
 OURS: dict[str, tuple[str, ...]] = {"cartpole-balance": ("env.action_repeat=8",)}  # as for cartpole-swingup
 
-# What the lite profile changes in the paper's recipe, for a CPU of a few cores. {k} is the task's cube depth.
+# Changes of the lite profile, for a CPU with a few cores. {k} is the task's cube depth.
 LITE: tuple[str, ...] = (
     "profile=lite",
     "budget.frames=100000",
     "evaluation.every=20000",
     "checkpoint_every=2000",
-    # Small frames, shifted by as large a share as in DrQ: a crop of 100 to 84 moves them by twice that, at a higher price.
+    # Small frames, with shifts of the same share as in DrQ. A crop of 100 to 84 shifts by twice that, at a higher cost.
     "env.size=48",
     # At 48 pixels shadows and reflections add no information, and cost nine tenths of the drawing time without a GPU.
     "env.drawing=plain",
@@ -55,7 +54,7 @@ LITE: tuple[str, ...] = (
     "objective.augment.shift=2",
     "objective.mask.cube={k},8,8",
     "agent.encoder.filters=16",
-    # Two strides of 2: delta-orthogonal kernels, which see but the centre of their window, would miss 15 pixels of 16 at first.
+    # Two strides of 2: delta-orthogonal kernels see only the centre of their window and miss 15 pixels of 16 at first.
     "agent.encoder.strides=2,2,1",
     "agent.encoder.convolution_init=orthogonal",
     "agent.hidden=256",
@@ -68,8 +67,8 @@ LITE: tuple[str, ...] = (
     "objective.every=2",
 )
 
-# The other tasks of the suite (dm_control 1.0), which have the paper's defaults. Listed here, because asking the suite means
-# loading its simulator.
+# The other tasks of the suite (dm_control 1.0), with the paper's defaults. Written out, because querying the suite would load its
+# simulator.
 OTHER_TASKS = (
     *("acrobot-swingup", "acrobot-swingup_sparse", "cartpole-balance", "cartpole-balance_sparse"),
     *("cartpole-swingup_sparse", "cartpole-two_poles", "cartpole-three_poles", "dog-stand", "dog-walk", "dog-trot"),
@@ -82,7 +81,7 @@ OTHER_TASKS = (
 )
 
 
-# DrQ-v2's own settings of tasks: over how many decisions σ falls, and what else differs. Other tasks have those of medium ones.
+# DrQ-v2's settings of tasks: the decisions over which σ falls, and other differences. Other tasks use those of medium ones.
 EASY, MEDIUM, HARD = 100_000, 500_000, 2_000_000
 DRQV2_NOISE = {
     **dict.fromkeys(("cartpole-balance", "cartpole-balance_sparse", "cartpole-swingup", "ball_in_cup-catch"), EASY),
@@ -103,15 +102,15 @@ _DRQV2 = (
     "agent.noise_decisions={noise}",
 )
 
-# Named values of the agent, by what differs from the paper's SAC. {learning_rate} is the task's.
+# Named settings of the agent, as differences from the paper's SAC. {learning_rate} is the task's.
 AGENTS: dict[str, tuple[str, ...]] = {
     "sac": (),
-    # CURL's SAC: 32 filters, and an Adam for the objective with the critic's rate, neither warmed up nor clipped.
+    # CURL's SAC: 32 filters, and an Adam for the objective with the critic's rate, without warm-up or clipping.
     "curl_sac": (
         *("agent.encoder.filters=32", "agent.auxiliary.learning_rate={learning_rate}"),
         *("agent.auxiliary.schedule=constant", "agent.auxiliary.max_grad_norm=none"),
     ),
-    # PlayVirtual's SAC: the objective's Adam is not warmed up. Its other SPR also has another rate and weight, and clips nothing.
+    # PlayVirtual's SAC: no warm-up of the objective's Adam. Its other SPR also differs in rate and weight, without clipping.
     "playvirtual_sac": ("agent.auxiliary.schedule=constant",),
     "spr_mean_sac": (
         *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
@@ -137,13 +136,13 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
     ),
     "drqv2": _DRQV2,
-    # Ours, for little data: noise falls over half of the decisions, and every decision is followed by an update.
+    # Ours, for little data: noise falls over half of the decisions, with one update per decision.
     "drqv2-100k": (*_DRQV2[:-1], "agent.noise_decisions={half}", "agent.updates_per_decision=1"),
 }
 
 
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
-    """The objectives by name, as they are for this task."""
+    """The objectives by name, with this task's values."""
     recipe = _with_mlr(task, profile)
     mlr, repeat = recipe.objective, recipe.env.action_repeat
     assert isinstance(mlr, MLRConfig)
@@ -169,9 +168,9 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     }
 
 
-@cache  # a sweep asks for the same ones over and over
+@cache  # a sweep requests the same ones repeatedly
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
-    """A task of the suite as the paper ran it, or scaled to a laptop; with one of the objectives, or as the agent alone."""
+    """A task with the paper's or the lite profile, with one of the objectives or the agent alone."""
     plain = with_objective(_with_mlr(task, profile), None)
     if agent not in (None, "sac"):
         plain = _with_agent(plain, agent)
@@ -181,16 +180,16 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
 
 
 def _with_agent(plain: Recipe, agent: str) -> Recipe:
-    """The recipe with named values of an agent, whose sizes the lite profile keeps as they are."""
+    """The recipe with an agent's named settings; the lite profile keeps its own sizes."""
     task, is_lite = plain.name.partition("/")[2], plain.profile == "lite"
     learning_rate, values = plain.agent.learning_rate, [*AGENTS[agent]]
     if agent.startswith("drqv2"):
         plain = replace(plain, agent=_drqv2(is_lite))
         values += DRQV2_TASKS.get(task, ())
-    if is_lite:  # a method's missing objective stays missing
+    if is_lite:  # keep the objective None if the method has none
         sizes = {"replay.capacity", *(line.partition("=")[0] for line in LITE)}
         values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
-    half = plain.frames // (2 * 2)  # of the decisions at DrQ-v2's action repeat
+    half = plain.frames // (2 * 2)  # half of the decisions at DrQ-v2's action repeat
     told = {"learning_rate": learning_rate, "noise": DRQV2_NOISE.get(task, MEDIUM), "half": half}
     return with_overrides(with_known(plain, [line.format(**told) for line in values]), [f"preset={agent}"])
 
@@ -210,12 +209,12 @@ def _drqv2(is_lite: bool) -> DrQv2Config:
 
 
 def suited(objective: AnyObjective, recipe: Recipe, patch: int = 12) -> AnyObjective:
-    """The objective with views as large as those of the recipe's agent."""
+    """The objective with views of the same size as the agent's."""
     agent, changes = recipe.agent.augment, dict[str, Any]()
     views = getattr(objective, "augment", None)
     if views is not None and views.enlarge is None and views.crop != agent.crop:
         changes["augment"] = replace(views, crop=agent.crop, shift=agent.shift)
-        if objective.masks is not None:  # cubes of whole frames: as on Atari, whose frames have the same size
+        if objective.masks is not None:  # cubes on whole frames: as on Atari, with the same frame size
             changes["mask"] = replace(objective.masks, cube=(objective.masks.cube[0], patch, patch))
     return replace(objective, **changes)
 

@@ -1,6 +1,6 @@
-"""Scores of our own studies, beside the paper's: the basis for plans of lite runs.
+"""Scores of our own studies, the basis for plans of lite runs.
 
-`data/measured.csv` is written by tools/evidence.py from results/.
+tools/evidence.py writes `data/measured.csv` from results/.
 """
 
 from functools import cache
@@ -10,7 +10,7 @@ from maskrl.recipes.published import rows_of
 
 
 class MeasuredScore(NamedTuple):
-    """A method on a task after this many frames."""
+    """The score of a method on a task after this many frames."""
 
     study: str  # the folder in results/
     task: str  # "dmcontrol/walker-walk"
@@ -40,7 +40,7 @@ def measured_scores() -> tuple[MeasuredScore, ...]:
 
 
 def measured(task: str, profile: str, frames: int, method: str) -> MeasuredScore | None:
-    """The score at the latest time that a run of this many frames reaches."""
+    """The latest score within this many frames; None if there is none."""
     found = [
         score
         for score in measured_scores()

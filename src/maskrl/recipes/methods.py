@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 
 class Pair(NamedTuple):
-    """The halves of a method on one suite."""
+    """The agent and the objective of a method on one suite."""
 
-    agent: str | None  # the name of the agent's values; None: the suite's own agent
+    agent: str | None  # the name of the agent's settings; None: the suite's default agent
     objective: str | None = None
 
 
 class Method(NamedTuple):
-    """A published system, on the suites that it was published for."""
+    """A published method, with its pair on each suite that it was published for."""
 
     pairs: Mapping[str, Pair]  # by suite
     source: str
@@ -26,7 +26,7 @@ _MLR = "Yu et al., NeurIPS 2022"
 _DOPAMINE = "Dopamine's configuration for Atari-100k (Agarwal et al., 2021)"
 SUITES = ("dmcontrol", "atari")
 
-# The suite whose methods a toy has, as far as there are small values for them; and a user's environment, by its agent.
+# The suite whose methods a toy has, if there are small versions of them, and a user's environment, by its agent.
 TOYS = {"toy/reach": "dmcontrol", "toy/catch": "atari"}
 OWN = {"sac": "dmcontrol", "drqv2": "dmcontrol", "rainbow": "atari"}
 
@@ -71,12 +71,12 @@ METHODS: dict[str, Method] = {
     "drq_eps": Method({"atari": Pair("drq_eps")}, f"Agarwal et al., 2021; {_DOPAMINE}"),
 }
 
-# Rows of the paper's tables that this project quotes and does not run.
+# Rows of the paper's tables that this project quotes but cannot run.
 QUOTED = ("PlaNet", "Dreamer", "SLAC", "SimPLe")
 
 
 def name_of(recipe: str, agent: str | None, kind: str, objective: str | None) -> str:
-    """The method with this pair on the suite of a recipe, or a name made of both. `kind` stands for the suite's own agent."""
+    """The published name of this pair on a recipe's suite, or "agent+objective". `kind`: the name of the suite's own agent."""
     suite = TOYS.get(recipe, recipe.partition("/")[0])
     suite = OWN.get(kind, suite) if suite == "gym" else suite
     for name, method in METHODS.items():

@@ -1,4 +1,4 @@
-"""Recipes from text: a recipe.json, or overrides of single values by their dotted paths."""
+"""Read recipes from text: a recipe.json, or overrides of single values by dotted paths."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,22 +22,22 @@ from maskrl.recipes.schema import (
 )
 from maskrl.recipes.suggest import choices, fields_like, fields_with_the_last_word_of, nearest
 
-DEEPEST = 20  # groups and lists within each other
+DEEPEST = 20  # levels of nested groups and lists
 LONGEST = 100_000  # characters of an override
 ENCODER_KIND = ("agent", "encoder", "kind")
-RESIZED = ("control", "nature", "impala")  # encoders that have a size of latent states
+RESIZED = ("control", "nature", "impala")  # encoders with a latent_dim
 
 
 def from_json(text: str) -> Recipe:
-    """The recipe that `as_json` wrote. A ValueError names everything that is wrong with it, one per line."""
+    """Read a recipe that `as_json` wrote. A ValueError names every problem, one per line."""
     unknown: Any = None
-    with suppress(ValueError, RecursionError):  # `_read` reports what is wrong with text that is not JSON
+    with suppress(ValueError, RecursionError):  # `_read` reports text that is not JSON
         tree = json.loads(text)
         objective = tree.get("objective") if isinstance(tree, dict) else None
         encoder = (
             tree["agent"].get("encoder") if isinstance(tree, dict) and isinstance(tree.get("agent"), dict) else None
         )
-        if isinstance(encoder, dict) and "kind" not in encoder:  # a run of a version without a choice
+        if isinstance(encoder, dict) and "kind" not in encoder:  # from a version without a choice of encoder
             encoder["kind"] = "nature" if "kernels" in encoder else "control"
             text = json.dumps(tree)
         kind = objective.get("kind") if isinstance(objective, dict) else None
@@ -55,16 +55,16 @@ def with_overrides(
 ) -> Recipe:
     """The recipe with some values replaced: "objective.mask.ratio=0.3", "agent.encoder.strides=2,2,1,1", "seed=2".
 
-    All are applied before any is checked, so their order matters only if a path is given twice: the last one counts.
-    `objective=none` (the Baseline) and `objective=NAME` change the whole objective, before anything else; `objectives` has the
-    named ones of the task.
+    All are applied before any is checked, so their order matters only if a path occurs twice: the last one counts.
+    `objective=none` (the Baseline) and `objective=NAME` replace the whole objective first; `objectives` has the task's named
+    ones.
     """
     typed = [_Override.parse(text) for text in overrides]
     malformed = [
         f"{_cut(override.text)}: an override is path=value, such as seed=2." for override in typed if not override.path
     ]
     malformed += [
-        f"{_cut(override.text)}: at most {DEEPEST} groups within each other, and {LONGEST:,} characters."
+        f"{_cut(override.text)}: at most {DEEPEST} nested groups and {LONGEST:,} characters are allowed."
         for override in typed
         if len(override.path) > DEEPEST or len(override.text) > LONGEST or is_deep(override.value)
     ]
@@ -78,7 +78,7 @@ def with_overrides(
     for swap in swaps:
         recipe = _swap(recipe, swap, named)
     tree, rest = asdict(recipe), [override for override in typed if override not in swaps]
-    for override in sorted(rest, key=lambda override: override.path != ENCODER_KIND):  # the others are of that kind
+    for override in sorted(rest, key=lambda override: override.path != ENCODER_KIND):  # kind first
         _set(tree, override, named)
     changed, problems = _read(json.dumps(tree))
     if changed is None:
@@ -87,14 +87,14 @@ def with_overrides(
 
 
 def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Recipe:
-    """The recipe with those overrides whose paths it has and that begin with `of`."""
+    """The recipe with those overrides whose paths exist in it and begin with `of`."""
     known = dict(tree_leaves("", asdict(recipe)))
     chosen = [line for line in overrides if line.startswith(of) and line.partition("=")[0] in known]
     return with_overrides(recipe, chosen) if chosen else recipe
 
 
 def is_deep(text: str) -> bool:
-    """Whether JSON is nested deeper than any recipe: parsers recurse into every level."""
+    """Whether JSON is nested too deeply for a recipe: parsers recurse into every level."""
     depth = 0
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -128,7 +128,7 @@ def _swap(recipe: Recipe, override: _Override, named: Mapping[str, AnyObjective]
 
 
 def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> None:
-    """Put the value in its place. A place that does not exist is made; reading the tree then reports it."""
+    """Set the value at its path. A path that does not exist is created; reading the tree then reports it."""
     *groups, name = override.path
     node = tree
     for depth, group in enumerate(groups, start=1):
@@ -139,7 +139,7 @@ def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> Non
             raise ValueError(f"{override.text}: {place} is {as_override(node)}, so there is no {within} in it.{advice}")
     value = _parse(override.value, _locate(override.path, tree).type)
     if override.path == ENCODER_KIND and value != node.get(name):
-        # Another encoder begins with its own values, but for the size of latent states, which others build on.
+        # Another encoder starts with its own defaults, except for the latent_dim, on which other parts depend.
         kept = {"latent_dim": node["latent_dim"]} if node.get("latent_dim") is not None else {}
         tree["agent"]["encoder"] = {"kind": value, **(kept if value in RESIZED else {})}
         return
@@ -147,7 +147,7 @@ def _set(tree: dict[str, Any], override: _Override, named: Iterable[str]) -> Non
 
 
 def _merge(node: dict[str, Any], name: str, value: Any) -> None:
-    """A JSON object changes what it names and leaves the rest of its group as it is."""
+    """Merge a JSON object into its group: change the named fields and keep the others."""
     if isinstance(value, dict) and isinstance(node.get(name), dict):
         for inner, inner_value in value.items():
             _merge(node[name], inner, inner_value)
@@ -160,9 +160,9 @@ def _parse(text: str, expected: Any) -> Any:
     expected.
     """
     if expected is str or (get_origin(expected) is Literal and text in get_args(expected)):
-        return text  # "none" is a word here, as in objective.projection=none
+        return text  # "none" is a value here, as in objective.projection=none
     if expected == str | None and text.lower() != "none":
-        return text  # a path may have commas, or be a number
+        return text  # a file path may have commas or be a number
     if get_origin(expected) is tuple and not text.startswith("["):
         return [_scalar(item.strip()) for item in text.removesuffix(",").split(",")]
     return (
@@ -175,8 +175,8 @@ def _scalar(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     try:
-        value = json.loads(text, parse_constant=str)  # NaN and Infinity stay words: no field takes them
-    except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits
+        value = json.loads(text, parse_constant=str)  # NaN and Infinity stay text: no field accepts them
+    except (ValueError, RecursionError):  # not JSON, or a number of thousands of digits
         value = text
     if isinstance(value, float) and value.is_integer() and "." not in text:
         return int(value)  # 1e5 frames
@@ -189,14 +189,14 @@ def _scalar(text: str) -> Any:
 
 
 def _blame(problem: "_Problem", overrides: Sequence[_Override]) -> str:
-    """The problem, after the overrides it may come from."""
+    """The problem's message, after the overrides that may have caused it."""
     path = problem.path
     near = [o for o in overrides if o.path[: len(path)] == path or path[: len(o.path)] == o.path] or list(overrides)
     named = [override for override in near if override.path[-1] in problem.message] or near
     return f"{' '.join(override.text for override in named)}: {problem.message}"
 
 
-# ── The border: pydantic reads, and what it says is put into our words ────────────────────────────────────────────────
+# ── pydantic reads the text; its errors are rewritten for the user ─────────────────────────────────────────────────────
 
 
 _RECIPES = pydantic.TypeAdapter(Recipe)
@@ -244,7 +244,7 @@ def _explain(detail: Any, tree: Any) -> _Problem:
 
 
 def _meant_field(place: "_Place", tree: Any) -> str:
-    """The end of a sentence about a field that does not exist: what may have been meant, or what there is."""
+    """The end of a message about an unknown field: similar fields, or those that exist."""
     group, name = _locate(place.path[:-1], tree), ".".join(place.path)
     known, leaves = _names(_group(group.type, group.value)), [leaf for leaf, _ in tree_leaves("", tree)]
     asked = next(
@@ -259,12 +259,12 @@ def _meant_field(place: "_Place", tree: Any) -> str:
 
 class _Place(NamedTuple):
     path: tuple[str, ...]
-    type: Any  # what belongs there; None if nothing does
-    value: Any  # what is there
+    type: Any  # expected type; None if the path does not exist
+    value: Any  # the present value
 
 
 def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
-    """Follow pydantic's steps, or an override's, from the root: without the tags of unions and the places within a list."""
+    """Follow the steps of a pydantic error or an override from the root, without tags of unions and list indices."""
     place = _Place((), Recipe, tree)
     for step in steps:
         group = _group(place.type, place.value)
@@ -311,6 +311,6 @@ def _names(group: Any) -> list[str]:
 
 
 def _did_you_mean(name: str, names: Iterable[object]) -> str:
-    """The end of a sentence."""
+    """The end of a message: a similar name, if there is one."""
     likely = nearest(name, map(str, names))
     return f"; did you mean {likely[0]}?" if likely else "."

@@ -1,7 +1,7 @@
 """A recipe for any Gymnasium environment: SAC for continuous actions, Rainbow for discrete ones.
 
-The values are the paper's for DMControl (its default for tasks) and for Atari-100k, or this project's lite ones, with the changes
-made here. `maskrl.recipes.sources` has the source of every value.
+The values are the paper's for DMControl (its default for tasks) and Atari-100k, or this project's lite ones, with the changes
+below. `maskrl.recipes.sources` has the source of every value.
 """
 
 import json
@@ -21,10 +21,10 @@ from maskrl.recipes.schema import AnyObjective, Profile, Recipe
 Kind = Literal["sac", "rainbow"]
 AGENTS: dict[str, tuple[str, ...]] = {**dmcontrol.AGENTS, **atari.AGENTS}
 
-# The tasks whose recipes these are made of: ones for which the paper has nothing but its defaults.
+# The tasks whose recipes are the basis: those with only the paper's defaults.
 LIKE: dict[Kind, str] = {"sac": "dmcontrol/acrobot-swingup", "rainbow": "atari/alien"}
 
-# Values that decide which environment it is, and its observations and actions. It is made with these before an agent is chosen.
+# Values that determine the environment and its observations and actions. It is made with these before an agent is chosen.
 DECIDES = ("env.kwargs", "env.wrappers", "env.pixels", "env.image", "env.action_limit")
 
 ENV: dict[Kind, dict[str, Any]] = {"sac": {"action_repeat": 2}, "rainbow": {"action_repeat": 1, "reward_clip": 1.0}}
@@ -43,36 +43,36 @@ VALUES: dict[tuple[Kind, Profile], tuple[str, ...]] = {
 }
 
 
-_kinds: dict[str, Kind] = {}  # of environments that were looked at: a sweep asks for the same ones over and over
+_kinds: dict[str, Kind] = {}  # by environment, because a sweep requests the same ones repeatedly
 
 
 class Seen(NamedTuple):
-    """An environment, and the agent that can act in it."""
+    """An environment and the kind of agent that fits it."""
 
     env: Gym
     kind: Kind
 
     @property
     def like(self) -> str:
-        """The suite whose agents, objectives and methods it has."""
+        """The suite whose agents, objectives and methods apply."""
         return LIKE[self.kind].partition("/")[0]
 
 
 def is_own(name: object) -> bool:
-    """Whether a name is of a user's environment: gym/ID, FILE.py:FUNCTION, or a callable."""
+    """Whether this names a user's environment: gym/ID, FILE.py:FUNCTION, or a callable."""
     if not isinstance(name, str):
         return True
     return name.startswith("gym/") or name.rpartition(":")[0].endswith(".py") or name.endswith(".py")
 
 
 def look(name: str | Factory, overrides: Iterable[str] = ()) -> Seen:
-    """Make the environment once, with those overrides that decide what it is, and look at its actions."""
+    """Make the environment once, with the overrides that define it, and check its actions."""
     env = Gym.named(name.removeprefix("gym/") if isinstance(name, str) else name)
     decisive = [line for line in overrides if line.strip().startswith(DECIDES)]
     env = seen(with_overrides(recipe(Seen(env, "sac"), "lite"), decisive)).env
     consent.allow(env.identity)
     key = json.dumps(asdict(env), sort_keys=True)
-    if key not in _kinds or env.source == "python":  # a callable of the same name may be another one
+    if key not in _kinds or env.source == "python":  # another callable may have the same name
         with closing(GymEnv(env, 0, training=True)) as made:
             _kinds[key] = "rainbow" if isinstance(made.action_space, gym.spaces.Discrete) else "sac"
     return Seen(env, _kinds[key])
@@ -92,12 +92,12 @@ def objectives(seen: Seen, profile: Profile) -> dict[str, AnyObjective]:
 
 
 def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
-    """The environment with an agent that fits its actions, and some of the objectives or none."""
+    """The recipe of an environment, with an agent that fits its actions, and an objective or none."""
     suite, task = _like(seen)
     if agent not in (None, *suite.AGENTS):
         takes = {"sac": "continuous", "rainbow": "discrete"}[seen.kind]
         raise ValueError(
-            f"{seen.env.task} takes {takes} actions, for agent {seen.kind}: agent {agent!r} cannot act there."
+            f"{seen.env.task} takes {takes} actions, for agent {seen.kind}: agent {agent!r} does not fit. Choose another --agent."
         )
     like: Recipe = suite.recipe(task, profile, agent, objective)
     env = replace(seen.env, size=like.env.size, frame_stack=like.env.frame_stack, **ENV[seen.kind])
@@ -105,5 +105,5 @@ def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: st
 
 
 def _like(seen: Seen) -> tuple[Any, str]:
-    """The suite and its task whose values these are."""
+    """The suite and the task whose values are used."""
     return {"dmcontrol": dmcontrol, "atari": atari}[seen.like], LIKE[seen.kind].partition("/")[2]

@@ -1,7 +1,7 @@
 """The tables of the paper: Yu et al., Mask-based Latent Reconstruction for Reinforcement Learning, NeurIPS 2022.
 
-Every number is as printed and lies in `data/*.csv` with the label of its table; `data/sources.csv` has the tables' numbers.
-Misprints stay as printed and are marked (`data/misprints.csv`).
+Every number is as printed, in `data/*.csv` with the label of its table; `data/sources.csv` has the tables' numbers. Misprints are
+kept as printed and marked (`data/misprints.csv`).
 """
 
 import csv
@@ -14,7 +14,7 @@ PAPER = "Yu et al., Mask-based Latent Reconstruction for Reinforcement Learning,
 
 Unit = Literal["frames", "decisions"]
 
-# Where a score is looked up if no table is named. The ablations repeat methods of Table 1 with fewer seeds.
+# The tables to search if none is named. The ablations repeat methods of Table 1 with fewer seeds.
 MAIN_TABLES = ("table:dmc_compare", "table:challenging_tasks", "table:atari_compare")
 
 
@@ -28,8 +28,8 @@ class PublishedScore:
     at: int
     unit: Unit
     mean: float
-    std: float | None  # over seeds, where it is told; we take it for the one with n - 1, which the paper does not say
-    seeds: int | None  # where it is told
+    std: float | None  # over seeds, if printed; we assume n - 1, which the paper does not state
+    seeds: int | None  # if printed
     misprint: str | None = None
 
     @property
@@ -50,7 +50,7 @@ class PublishedAggregate(NamedTuple):
 
 
 class Players(NamedTuple):
-    """The two players between whom a score on Atari is normalised."""
+    """The random and the human score that normalise scores on Atari."""
 
     random: float
     human: float
@@ -64,7 +64,7 @@ def citations() -> dict[str, str]:
 
 @cache
 def published_scores() -> tuple[PublishedScore, ...]:
-    """Every cell of every table that has scores per task, the two players of Atari included."""
+    """Every cell of every table with scores per task, including Atari's random and human players."""
 
     def score(
         row: dict[str, str], task: str, at: int, unit: Unit, mean: str, misprint: str | None = None
@@ -85,7 +85,7 @@ def published_scores() -> tuple[PublishedScore, ...]:
 
 @cache
 def published_aggregates() -> tuple[PublishedAggregate, ...]:
-    """Every number over tasks that is printed. Those of Tables 4 and 7 are all that the paper has of these methods."""
+    """Every printed number over tasks. For some methods, the paper has only those of Tables 4 and 7."""
     over_tasks = ("mean_over_tasks", "median_over_tasks")
     control = [
         PublishedAggregate(
@@ -109,14 +109,14 @@ def published_aggregates() -> tuple[PublishedAggregate, ...]:
 
 
 def published(task: str, at: int, method: str, *, table: str | None = None) -> PublishedScore | None:
-    """The paper's score for a task at that time, in its unit; None if there is none. "mlr" is "MLR", "sac_ae" is "SAC+AE"."""
+    """The paper's score for a task at this time, in the table's unit; None if there is none. "sac_ae" finds "SAC+AE"."""
     tables = MAIN_TABLES if table is None else (table,)
     found = (_by_key().get((name, task, at, plainly(method))) for name in tables)
     return next((score for score in found if score is not None), None)
 
 
 def plainly(method: str) -> str:
-    """A method's name without what tables and commands write differently."""
+    """A method's name in a common spelling for tables and commands."""
     return method.lower().replace("+", "_")
 
 
@@ -149,7 +149,7 @@ def _by_key() -> dict[tuple[str, str, int, str], PublishedScore]:
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
-    """A table of `data/`, as rows by heading."""
+    """The rows of a table in `data/`, as dicts by heading."""
     text = (resources.files("maskrl.recipes") / "data" / f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 

@@ -25,13 +25,13 @@ from maskrl.recipes import methods
 
 
 def members_of(union: Any) -> tuple[Any, ...]:
-    """The configs in a union, or the one config that it is."""
+    """The members of a union of configs, or the single config."""
     union = get_args(union)[0] if get_origin(union) is Annotated else union
     return get_args(union) or (union,)
 
 
 Profile = Literal["paper", "lite"]
-# What can be read from a file. A new agent or objective is one more member; from Python, any subclass of their bases will do.
+# The kinds that can be read from a file. Add a member for a new agent or objective; from Python, any subclass works.
 AnyAgent = Annotated[SACConfig | RainbowConfig | DrQv2Config, pydantic.Field(discriminator="kind")]
 OneObjective = Annotated[
     MLRConfig | CURLConfig | AutoencoderConfig | SPRConfig | PlayVirtualConfig | MOOSSConfig,
@@ -41,7 +41,7 @@ OneObjective = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class TwoObjectives(BothConfig):
-    """Two of them at once."""
+    """Two objectives at once."""
 
     first: OneObjective
     second: OneObjective
@@ -56,7 +56,7 @@ OBJECTIVE_KINDS = tuple(member.kind for member in members_of(AnyObjective))
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Config):
-    """How long a run is: in frames of the simulator, or in decisions of the agent (Atari-100k). One of the two."""
+    """The length of a run, either in frames of the simulator or in decisions of the agent (Atari-100k)."""
 
     frames: int | None = None
     decisions: int | None = None
@@ -72,12 +72,12 @@ class Budget(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Config):
-    """When the agent is evaluated, in environments of their own, without exploring."""
+    """Settings of evaluations, which use separate environments and no exploration."""
 
-    every: int = 5000  # frames; the start and the end of the run are always among them
+    every: int = 5000  # frames; also always at the start and the end of a run
     episodes: int = 10
-    epsilon: float = 0.0  # the share of random actions, which keeps a game from going in circles
-    side_by_side: int = 1  # episodes played at once at most: in processes, one per core, or in one batch on a GPU
+    epsilon: float = 0.0  # share of random actions, which keeps a game from looping
+    side_by_side: int = 1  # maximum episodes at once: in processes, one per core, or in one batch on a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,10 +91,10 @@ class ReplayConfig(Config):
     """See `Replay`."""
 
     capacity: int = 100_000  # decisions
-    storage: Literal["disk", "memory"] = "disk"  # disk: memory-mapped files in the run directory, which a resume needs
-    # Also keep the frames on the GPU, and build batches there; None: if they fit into half of its free memory
+    storage: Literal["disk", "memory"] = "disk"  # disk: memory-mapped files in the run directory, kept for a resume
+    # Also keep the frames on the GPU and build batches there; None: if they fit into half of its free memory
     on_device: bool | None = None
-    # Batches that a thread gathers while the device computes; None: 2 for a GPU, if draws are uniform and frames are not there
+    # Batches to gather in a thread while the device computes; None: 2 for a GPU, if draws are uniform and frames are on the host
     prefetch: int | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class ReplayConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Config):
-    """Everything that decides what a run computes."""
+    """Everything that determines what a run computes."""
 
     name: str  # dmcontrol/cartpole-swingup
     profile: Profile  # lite: the same method scaled to a laptop; its scores are not the paper's
@@ -113,23 +113,23 @@ class Recipe(Config):
     agent: AnyAgent
     objective: AnyObjective | None  # None: the agent alone, the paper's Baseline
     budget: Budget
-    preset: str | None = None  # the name of the agent's values, where they are not the suite's own
-    # A file of `maskrl pretrain` that the agent's encoder begins with, where {seed} stands for the run's seed; None: random weights
+    preset: str | None = None  # the name of the agent's settings, if they are not the suite's default
+    # A file of `maskrl pretrain` from which the agent's encoder starts; {seed} stands for the run's seed. None: random weights
     encoder_from: str | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     checkpoint_every: int = 5000  # frames
     overlap: bool = (
-        False  # the environment steps in a process of its own while the agent learns: the same results, sooner
+        False  # the environment steps in a separate process while the agent learns: faster, with the same results
     )
     seed: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = (
-        "float32"  # bfloat16: of convolutions and products; weights stay float32
+        "float32"  # bfloat16: for convolutions and matrix products; weights stay float32
     )
     compile: bool = False  # let torch.compile fuse the convolutional layers
-    capture: bool = False  # record updates as CUDA graphs, which the host launches at once
-    threads: int | None = None  # of torch on a CPU; None: a core each, at most 8, settled when the run is made
+    capture: bool = False  # record updates as CUDA graphs, which the host launches in one call
+    threads: int | None = None  # of torch on a CPU; None: one per core, at most 8, fixed when the run is created
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,7 +146,7 @@ class Recipe(Config):
 
     @property
     def method(self) -> str:
-        """What a report calls it: the published name of this pair of agent and objective, or "agent+objective"."""
+        """The name in reports: the published name of this pair of agent and objective, or "agent+objective"."""
         objective = None if self.objective is None else self.objective.name
         return methods.name_of(self.name, self.preset, self.agent.kind, objective)
 
@@ -160,11 +160,11 @@ class Recipe(Config):
         ):
             if value < 1 or value % repeat:
                 raise ValueError(
-                    f"{name}={value} frames must be a positive multiple of env.action_repeat={repeat}: a decision takes that many."
+                    f"{name}={value} frames must be a positive multiple of env.action_repeat={repeat}, the frames per decision."
                 )
 
     def _check_sizes(self) -> None:
-        """Refuse now what would fail at the first update, after the warm-up."""
+        """Raise ValueError for values that would fail at the first update, after the warm-up."""
         size, crop = self.env.size, self.agent.augment.crop
         if crop is not None and crop > size:
             raise ValueError(f"agent.augment.crop={crop} is larger than the frame, env.size={size}: lower it.")
@@ -172,20 +172,20 @@ class Recipe(Config):
             self.objective.check(self.env, self.agent)
             if self.capture and not self.objective.recordable:
                 raise ValueError(
-                    f"capture=true, but what objective {self.objective.name} does is decided on the host, update by update, so it "
+                    f"capture=true, but objective {self.objective.name} computes values on the host in every update, so it "
                     "cannot be recorded. Use capture=false."
                 )
         exponent = self.agent.replay_needs().priority_exponent
         if self.replay.prefetch and exponent is not None:
             raise ValueError(
                 f"replay.prefetch={self.replay.prefetch}, but agent.priority_exponent={exponent}: draws by priority wait for the "
-                "errors of the update before, so nothing can be gathered ahead. Use replay.prefetch=none."
+                "errors of the last update, so nothing can be gathered ahead. Use replay.prefetch=none."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownObjective(ObjectiveConfig):
-    """An objective from other code, known from a recipe.json only: it can be reported, but not built."""
+    """An objective of other code, read from a recipe.json: it can be reported, but not built."""
 
     values: dict[str, Any]
 
@@ -195,7 +195,7 @@ class UnknownObjective(ObjectiveConfig):
 
     def build(self, host: Host) -> NoReturn:
         raise ValueError(
-            f"objective {self.kind} is not one of maskrl's own, so its code is not here. Call maskrl.train(recipe) from the "
+            f"objective {self.kind} is not a part of maskrl. Call maskrl.train(recipe) from the "
             "program that defines it."
         )
 
@@ -214,7 +214,7 @@ def objective_named(name: str, known: Mapping[str, AnyObjective]) -> AnyObjectiv
 
 
 def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:
-    """The recipe with another objective, or with none, and the agent's values that go with it."""
+    """The recipe with another objective, or with none, and the agent's values for it."""
     agent: Any = recipe.agent.beside(objective)
     return replace(recipe, objective=objective, agent=agent)
 
@@ -223,27 +223,27 @@ def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:
 
 
 def as_json(recipe: Recipe) -> str:
-    """Indented, in the order of the fields, the same for equal recipes."""
+    """The recipe as indented JSON, in the order of the fields; equal recipes give equal text."""
     return json.dumps(asdict(recipe), indent=2)
 
 
 def digest(recipe: Recipe) -> str:
-    """Eight characters that tell recipes apart, for the names of run directories."""
+    """Eight characters that distinguish recipes, for the names of run directories."""
     return digest_of_text(as_json(recipe))
 
 
 def digest_of_text(text: str) -> str:
-    """The digest of a recipe that was written down, perhaps by a version of maskrl with fewer fields."""
+    """The digest of a recipe's text, which another version of maskrl may have written."""
     return hashlib.sha256(json.dumps(json.loads(text), indent=2).encode()).hexdigest()[:8]
 
 
 def leaves(recipe: Recipe) -> dict[str, Any]:
-    """Dotted path → value, in the order of the fields. An objective that is absent is one leaf, None."""
+    """Dotted path → value, in the order of the fields. A missing objective is one leaf, None."""
     return dict(tree_leaves("", asdict(recipe)))
 
 
 def difference(a: Recipe, b: Recipe) -> list[str]:
-    """Where two recipes differ, values as an override would have them: "objective.mask.ratio: 0.5 -> 0.3"."""
+    """The differences between two recipes, with values as in overrides: "objective.mask.ratio: 0.5 -> 0.3"."""
     return list(_difference("", asdict(a), asdict(b)))
 
 
@@ -258,14 +258,14 @@ def tree_leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _difference(path: str, a: Any, b: Any) -> Iterator[str]:
     if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
-        for name in {**a, **b}:  # what is free, as the arguments of an environment are, may be in one alone
+        for name in {**a, **b}:  # free keys, such as an environment's arguments, may be in only one
             yield from _difference(f"{path}.{name}".lstrip("."), a.get(name), b.get(name))
     elif a != b:
         yield f"{path}: {as_override(a)} -> {as_override(b)}"
 
 
 def as_override(value: Any) -> str:
-    """A value as one types it in an override; a group is its kind."""
+    """A value as typed in an override; for a group, its kind."""
     if isinstance(value, dict):
         return str(value.get("kind") or json.dumps(value))
     if isinstance(value, tuple | list):

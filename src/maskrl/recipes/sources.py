@@ -1,4 +1,4 @@
-"""Where every number of a recipe comes from, and what the other sources say. The table is `data/values.csv`."""
+"""The source of every value of a recipe, and sources that disagree. The table is `data/values.csv`."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,12 +25,12 @@ class Explanation(NamedTuple):
 
 @cache
 def sources_of(kind: str) -> dict[str, Source]:
-    """Path → source: of "dmcontrol"; where "atari" has another one; and by the kind of an objective or agent."""
+    """Path → source, for "dmcontrol", for "atari" (only differences), or for the kind of an objective or agent."""
     table = [row for row in rows_of("values") if row["of"] == kind]
     return {row["path"]: Source(row["source"], row["disagrees"] or None) for row in table}
 
 
-# What the paper sets by task: for any other task there is no source.
+# Values that the paper sets by task: for other tasks there is no source.
 BY_TASK = (
     "env.action_repeat",
     "agent.learning_rate",
@@ -41,7 +41,7 @@ BY_TASK = (
 
 
 def _sources(recipe: Recipe, on_atari: bool) -> dict[str, Source]:
-    """Of all paths of a recipe: the suite's, but for an objective or an agent that is not the paper's."""
+    """The sources of all paths: the suite's, except for objectives and agents that are not the paper's."""
     known = sources_of("dmcontrol") | (sources_of("atari") if on_atari else {})
 
     def own(kind: str) -> dict[str, Source]:
@@ -66,7 +66,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
     """Every value of a recipe with its source: the paper, its code, the profile, or an override."""
     suite, _, task = recipe.name.partition("/")
     objective = None if recipe.objective is None else recipe.objective.name
-    # Toys, and users' environments, are explained beside a task of the paper that their agent is for.
+    # Toys and users' environments are compared with a task of the paper for the same agent.
     like = {"toy/reach": "dmcontrol/finger-spin", "toy/catch": "atari/alien"}.get(recipe.name, recipe.name)
     is_toy, is_own = suite == "toy", suite == "gym"
     like = own.LIKE[own.seen(recipe).kind] if is_own else like
@@ -75,7 +75,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
     if is_own:
         sources |= sources_of("gym") | sources_of(f"gym {own.seen(recipe).kind}")
     of_suite = atari if on_atari else dmcontrol
-    # A user's values have no recipe to be compared with: they are overrides of the suite's.
+    # A user's own recipe has no named one to compare with, so its values are overrides of the suite's.
     known = [*of_suite.objectives(like.partition("/")[2], "paper"), None]
     pair = (
         recipe.preset if recipe.preset in of_suite.AGENTS else None,

@@ -1,10 +1,10 @@
-"""Guesses of what was meant by a name or a path that does not exist."""
+"""Suggestions for a name or a path that does not exist."""
 
 import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-# Words of others for our fields. A value is the end of a path; one with several ends has all of them as answers.
+# Synonyms of our fields. A value is the end of a path, or several, all of which are suggested.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     # torch
     "lr": ("learning_rate",),
@@ -16,7 +16,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "cuda": ("device",),
     "gpu": ("device",),
     "num_threads": ("threads",),
-    # letters of papers
+    # symbols in papers
     "gamma": ("discount",),
     "alpha": ("agent.temperature",),
     "k": ("clip_length",),
@@ -81,9 +81,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 
 
 def fields_like(path: str, fields: Iterable[str]) -> list[str]:
-    """The fields that a path may mean, by its words: mask_ratio is objective.mask.ratio, agent.lr is agent.learning_rate.
+    """The fields that a path may mean, by its words: mask_ratio → objective.mask.ratio, agent.lr → agent.learning_rate.
 
-    Fields of the group that the path names come alone if there are any.
+    If the path names a group and fields of that group match, only these are returned.
     """
     group, _, last = path.lower().rpartition(".")
     names, fields = [last, *SYNONYMS.get(last, ())], sorted(fields, key=len)
@@ -91,20 +91,20 @@ def fields_like(path: str, fields: Iterable[str]) -> list[str]:
 
 
 def fields_with_the_last_word_of(path: str, fields: Iterable[str]) -> list[str]:
-    """The fields that have its last word or words: encoder_lr is a learning_rate, masking_ratio is a ratio."""
+    """The fields that match the last words of a path: encoder_lr → learning_rate, masking_ratio → ratio."""
     words = path.lower().replace(".", "_").split("_")
     tails = ("_".join(words[start:]) for start in range(1, len(words)))
     return next((found for tail in tails if (found := fields_like(tail, fields))), [])
 
 
 def _ending(names: Iterable[str], fields: Iterable[str]) -> list[str]:
-    """The fields that end with one of the names, where dots and underscores count as the same."""
+    """The fields that end with one of the names, treating dots and underscores as equal."""
     ends = [re.compile(r"(^|\.)" + "[._]".join(map(re.escape, re.split("[._]", name))) + "$") for name in names]
     return [field for field in fields if any(end.search(field) for end in ends)][:3]
 
 
 def nearest(name: str, known: Iterable[str], number: int = 1) -> list[str]:
-    """The names most like this one, best first: "pong" is atari/pong, "cheetah" is dmcontrol/cheetah-run."""
+    """The most similar names, best first: "pong" → atari/pong, "cheetah" → dmcontrol/cheetah-run."""
     known = list(known)
     same = [other for other in known if f"/{other}".casefold().endswith(f"/{name}".casefold())]
     within = [other for other in known if len(name) > 2 and name.casefold() in other.casefold()]
@@ -112,5 +112,5 @@ def nearest(name: str, known: Iterable[str], number: int = 1) -> list[str]:
 
 
 def choices(names: Sequence[str]) -> str:
-    """As in a sentence: a, a or b, a, b or c."""
+    """The names as words of a sentence: "a", "a or b", "a, b or c"."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,4 +1,4 @@
-"""The toy suite: every part of a run, in seconds, without a simulator."""
+"""The toy suite: complete runs in seconds, without a simulator."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Rec
 
 TASKS = ("reach", "catch")
 
-# Named values of agents by what differs, for reach those of DMControl and for catch those of Atari, but for sizes.
+# Named settings of agents, as differences: for reach those of DMControl and for catch those of Atari, except for sizes.
 OWN = (
     *("agent.auxiliary.", "agent.encoder.squash", "agent.encoder.dropout", "agent.encoder.renormalise", "agent.views"),
     *("agent.priority=", "agent.stratified", "agent.noisy_std", "agent.encoder_momentum", "agent.temperature_"),
@@ -30,7 +30,7 @@ OWN = (
 )
 ON_REACH = ("sac", "curl_sac", "playvirtual_sac", "spr_mean_sac", "mooss_sac", "sac_pixel", "drq_sac", "drqv2")
 ON_CATCH = ("rainbow", "spr_rainbow", "spr_dropout", "curl_rainbow")
-SMALL: dict[str, tuple[str, ...]] = {  # what the others have in other sizes
+SMALL: dict[str, tuple[str, ...]] = {  # smaller sizes of the others' settings
     "mooss_sac": ("agent.encoder.latent_dim=64",),
     "sac_pixel": ("agent.burst=100", "agent.augment.crop=none"),
     "drq_sac": ("agent.augment.crop=none", "agent.augment.shift=2"),
@@ -77,10 +77,10 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
 
 
 def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
-    """A toy task: reach for SAC, catch for Rainbow. It is always the lite profile: the paper has no such task."""
+    """A toy task: reach for SAC, catch for Rainbow. Always in the lite profile, because the paper has no such task."""
     full = with_objective(MAKERS[task](), None)
     if agent not in (None, *({"reach": ON_REACH, "catch": ON_CATCH}[task])):
-        raise ValueError(f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} cannot act there.")
+        raise ValueError(f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} does not fit.")
     if agent not in (None, full.agent.kind):
         full = replace(full, agent=DRQV2) if agent == "drqv2" else full
         lines = [line.format(learning_rate=full.agent.learning_rate) for line in AGENTS[agent]]
@@ -122,7 +122,7 @@ def _catch() -> Recipe:
             augment=AugmentConfig(crop=None, intensity=0.0),
             warmup_decisions=500,
             updates_per_decision=1,
-            batch_size=128,  # hardly slower than 32 for such a small network
+            batch_size=128,  # hardly slower than 32 for a network this small
             n_step=3,
             learning_rate=1e-3,
             correction_updates=4000,
