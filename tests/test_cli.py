@@ -317,7 +317,7 @@ def test_a_first_run_is_a_game_where_no_library_draws_and_says_how_to_change_tha
     assert done.returncode == 0, done.stderr
     assert "DMControl cannot draw on this machine. No OpenGL backend draws here:\n  egl: " in done.stdout
     assert "On Debian or Ubuntu, install one of: libegl1 for egl, libosmesa6 for osmesa" in done.stdout
-    assert f"So the first run is {FIRST_GAME}, which needs no such library." in done.stdout
+    assert f"So the first run is {FIRST_GAME}, which needs no OpenGL." in done.stdout
     (run,) = (tmp_path / "runs" / FIRST_GAME).glob("*/*/recipe.json")
     assert json.loads(run.read_text())["name"] == FIRST_GAME
 

@@ -1,4 +1,4 @@
-"""The command line. Torch and all that needs it is imported inside the commands, so that `--help` answers at once.
+"""The command line. Torch and modules that need it are imported inside the commands, so that `--help` is fast.
 
 Exit codes: 0 done, 1 the run failed (a loss is not finite, an environment raised an error), 2 something that the user can fix,
 129 a closed terminal, 130 Ctrl-C, 143 SIGTERM.
@@ -35,17 +35,17 @@ from maskrl.cli.help import App
 from maskrl.cli.words import Refusal
 from maskrl.files import RunError
 
-# Errors of paths from the command line.
+# Errors caused by paths from the command line.
 UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EROFS)
 
-LONGEST = 5000  # characters of a refusal, which may repeat what was typed
+LONGEST = 5000  # maximum characters of a refusal, which may repeat user input
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
-    for stream in (sys.stdout, sys.stderr):  # an ASCII stream gets the numbers of other letters
+    for stream in (sys.stdout, sys.stderr):  # an ASCII stream gets escapes for other characters
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError, ValueError):  # closed, or redirected meanwhile
+            with suppress(OSError, ValueError):  # closed or redirected
                 stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_path(word: str) -> str:
-    """A file or folder whose name begins with one dash is not an option."""
+    """Turn the name of an existing file or folder that begins with one dash into a path, not an option."""
     is_path = word.startswith("-") and not word.startswith("--") and len(word) > 2 and os.path.lexists(word)
     return f"./{word}" if is_path else word
 

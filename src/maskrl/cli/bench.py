@@ -1,4 +1,4 @@
-"""`maskrl bench`: how fast this machine is, and where its time goes."""
+"""`maskrl bench`: measure the speed of this machine and of each part."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ ENVIRONMENTS = [DEFAULT, "atari/pong", "toy/reach", "toy/catch"]
 
 HELP = """Measure the speed of updates, replay, environments and runs.
 
-On a shared machine, compare only numbers from one command: two commands may have met different loads.
+On a shared machine, compare only numbers from one command: the load may differ between two commands.
 
 $ maskrl bench update
 $ maskrl bench run dmcontrol/cheetah-run --compare overlap=true
@@ -34,7 +34,7 @@ OptionalRecipe = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Rounds = Annotated[int, typer.Option(metavar="N", min=1, help="How often everything is measured, in alternation.")]
+Rounds = Annotated[int, typer.Option(metavar="N", min=1, help="Rounds of measurements, in alternation.")]
 
 
 @app.command()
@@ -48,7 +48,7 @@ def update(
     kernels: Annotated[bool, typer.Option("--kernels", help="Name the operations that take the most time.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time an update and its phases. Beside it: the machine's limit for such layers, and the same update written plainly.
+    """Time an update and its phases. Also times the machine's limit for such layers, and the same update written plainly.
 
     $ maskrl bench update
     $ maskrl bench update atari/pong --profile paper --kernels
@@ -83,7 +83,7 @@ def env(
     seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds for each measurement.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time environments by frame size and renderer. Says where the time goes; MUJOCO_GL sets the renderer of DMControl.
+    """Time environments by frame size and renderer, part by part. MUJOCO_GL sets the renderer of DMControl.
 
     $ maskrl bench env
     $ maskrl bench env dmcontrol/cheetah-run --sizes 48,84
@@ -138,7 +138,7 @@ def load(
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Time an update beside busy processes, on one thread and on all. Compares the ways in which threads can wait.
+    """Time an update beside busy processes, on one thread and on all. Compares ways for threads to wait.
 
     $ maskrl bench load
     $ maskrl bench load atari/pong --spins 0,1000
@@ -159,7 +159,7 @@ def start(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Time --help, the first frame of a run, and a resume. The run that is resumed has a full replay.
+    """Time --help, the first frame of a run, and a resume with a full replay.
 
     $ maskrl bench start
     $ maskrl bench start toy/reach --rounds 1
@@ -246,7 +246,7 @@ def pieces(
 
 
 def _show(as_json: bool, bench: "Callable[..., Result]", *arguments: Any, **options: Any) -> None:
-    """Run a benchmark and print its result; progress goes to stderr. Errors that say what to do become refusals."""
+    """Run a benchmark and print its result; progress goes to stderr. Errors that the user can fix become refusals."""
     from maskrl.runs.directory import RunError
 
     with words.refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
@@ -255,7 +255,7 @@ def _show(as_json: bool, bench: "Callable[..., Result]", *arguments: Any, **opti
 
 
 def _recipe(name: str, overrides: Sequence[str] | None, profile: words.Profile, method: str | None) -> "Recipe":
-    """Overrides without a recipe are of the default one."""
+    """The recipe with overrides; a name with "=" is an override of the default recipe."""
     if "=" in name:
         name, overrides = DEFAULT, [name, *(overrides or [])]
     return words.Asked(name, overrides, profile, method).recipe()

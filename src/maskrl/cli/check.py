@@ -21,7 +21,7 @@ def check(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check your environment with random actions, and say what to fix. It plays in a process of its own.
+    """Check your environment with random actions, and list what to fix. It plays in a separate process.
 
     $ maskrl check gym/CarRacing-v3 --sheet sheet.png
     $ maskrl check my_env.py:make_env
@@ -47,7 +47,7 @@ def check(
     rows = [(marks[finding.verdict], finding.what, finding.seen, finding.fix) for finding in found]
     console().print(table(("", "", "seen", "what to do"), rows, left=2, folds=("seen", "what to do")))
     if sheet is not None and sample is not None:
-        print(f"\nWhat it shows, what the network sees, and the mask: {sheet}")
+        print(f"\nPictures, the network's frames, and the mask: {sheet}")
     elif sample is not None:
-        print(f"\nTo see what the network sees: {command('check', env, *(overrides or ()), sheet='sheet.png')}")
+        print(f"\nTo see the network's frames: {command('check', env, *(overrides or ()), sheet='sheet.png')}")
     raise typer.Exit(1 if bad else 0)

@@ -24,7 +24,7 @@ def doctor(
     run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The directory for runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Check whether this machine can train, and say what to fix. Exit code 2 if it cannot.
+    """Check whether this machine can train, and list what to fix. Exit code 2 if it cannot.
 
     $ maskrl doctor
     $ maskrl doctor --json
@@ -41,7 +41,7 @@ def doctor(
 
 
 def as_dict(checks: Sequence["Check"]) -> dict[str, Any]:
-    """Plain values, always with the same keys."""
+    """The checks as plain values, always with the same keys."""
     from maskrl.doctor import verdict, works
 
     families, rows = verdict(checks), [asdict(check) for check in checks]
@@ -50,7 +50,7 @@ def as_dict(checks: Sequence["Check"]) -> dict[str, Any]:
 
 
 def show(checks: Iterable["Check"], console: "Console") -> list["Check"]:
-    """Print every check as it is made, with the command that fixes it on a line of its own; then what would train."""
+    """Print each check when it is done, with the command that fixes it on a separate line, then the families that would train."""
     from rich.markup import escape
 
     from maskrl.doctor import verdict

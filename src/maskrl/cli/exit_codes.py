@@ -1,4 +1,4 @@
-"""The exit codes of every command. The reference page of the site is made from this table."""
+"""The exit codes of every command. The site's reference page is generated from this table."""
 
 EXIT_CODES = {
     0: "Done.",

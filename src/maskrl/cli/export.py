@@ -28,9 +28,9 @@ def export(
     env: OtherEnv = None,
     force: Force = False,
 ) -> None:
-    """Write the policy of a run as one file, for onnxruntime or torch. Then check that it plays the same.
+    """Write the policy of a run as one file, for onnxruntime or torch. Then check that its actions are the same.
 
-    The check plays in the run's environment, if that may run here; otherwise it compares actions on random pictures.
+    The check plays in the run's environment, if you trust it; otherwise it compares actions on random pictures.
 
     $ maskrl export RUN --out policy.onnx
     $ maskrl export RUN --out policy.pt2 --episodes 0

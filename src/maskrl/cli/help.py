@@ -28,7 +28,7 @@ def _write_examples(examples: list[str], formatter: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose help names no Python types and ends with the examples of its docstring."""
+    """A command whose help shows no Python types and ends with the examples of its docstring."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -67,10 +67,10 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """Commands with such help."""
+    """The application, with this help for all commands."""
 
     def __init__(self, **options: Any) -> None:
-        # Without Rich: its boxes cut long defaults at 80 columns, and give flags a type.
+        # Without Rich: its boxes cut long defaults at 80 columns and show a type for flags.
         super().__init__(**{"cls": Group, "rich_markup_mode": None, "add_completion": False, **options})
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Function], Function]:
@@ -84,7 +84,7 @@ UNPUBLISHED = ("dmcontrol/reacher-hard", "dmcontrol/walker-run", "toy/reach", "t
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """The names that begin with what was typed, for a shell."""
+    """The names of recipes that complete the typed text."""
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 

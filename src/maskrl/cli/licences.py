@@ -1,4 +1,4 @@
-"""`maskrl licences`: the licences of the packages that maskrl uses here."""
+"""`maskrl licences`: the licences of the installed packages that maskrl uses."""
 
 import json
 import re
@@ -23,20 +23,20 @@ def licences(as_json: AsJson = False) -> None:
 
 
 def dependencies() -> list[metadata.Distribution]:
-    """The installed packages that maskrl and its extras require, directly or not, by name."""
+    """The installed packages that maskrl and its extras require, directly or indirectly, by name."""
     found, waiting = dict[str, metadata.Distribution](), ["maskrl"]
     while waiting:
         name = _normal(waiting.pop())
         installed = next(iter(metadata.distributions(name=name)), None)
         if name not in found and installed is not None:
             found[name] = installed
-            # Of the extras of others, only what is installed anyway would count: leave them out.
+            # Leave out the extras of other packages.
             waiting += [each for each, extra in _requirements(installed) if name == "maskrl" or not extra]
     return [found[name] for name in sorted(found)]
 
 
 def _requirements(installed: metadata.Distribution) -> Iterator[tuple[str, bool]]:
-    """Names of required packages, and whether an extra asks for them."""
+    """The names of required packages, and whether only an extra requires them."""
     for line in installed.requires or ():
         if (name := re.match(r"[\w.-]+", line)) is not None:
             yield name[0], "extra ==" in line

@@ -1,4 +1,4 @@
-"""Arguments and options of the commands about many runs, which mean the same in each."""
+"""Arguments and options that the commands about many runs share."""
 
 from typing import Annotated, Literal
 
@@ -13,9 +13,9 @@ SWEEP_HELP = (
     "recipe such as dmcontrol/cheetah-run, or the page of a study such as studies/lite-dmcontrol."
 )
 GRID_HELP = (
-    "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Values that have "
-    "commas themselves are separated by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or the key is given again. "
-    "threads=N: of torch in every run, which is 1 in a sweep."
+    "Overrides for all runs that have the key. With several values, each is run: objective.mask.ratio=0.1,0.5. Separate values "
+    "that contain commas by semicolons, 'objective.mask.cube=4,10,10;8,10,10', or give the key again. "
+    "threads=N: torch's threads in every run (default in a sweep: 1)."
 )
 BACKEND_HELP = (
     "local: processes on this machine. ray: tasks on a Ray cluster. print: the commands, to run them yourself."

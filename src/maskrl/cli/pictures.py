@@ -1,4 +1,4 @@
-"""`maskrl masks`: a page that shows what MLR hides."""
+"""`maskrl masks`: a page that shows MLR's masks."""
 
 import shlex
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Film = Literal["agent", "replay", "random"]
 
-# The page ends its command with the values that it shows.
+# The page completes this command with the values it shows.
 ON_SHOW = tuple(f"objective.mask.{name}" for name in ("strategy", "ratio", "cube", "feature_patch"))
 
 SOURCE_HELP = "A recipe, such as atari/pong, or the directory of a run."
@@ -51,7 +51,7 @@ def masks(
     from maskrl.runs.build import configure_process
     from maskrl.runs.directory import Run, RunError
 
-    if "=" in source and not Path(source).exists():  # no recipe was named
+    if "=" in source and not Path(source).exists():  # an override, without a recipe
         source, overrides = "dmcontrol/cartpole-swingup", [source, *(overrides or [])]
     if out.is_dir():
         raise Refusal(f"--out {out} is a folder. Name a file, such as {out / 'masks.html'}.")
@@ -68,10 +68,10 @@ def masks(
         else:
             recipe, note = _with_masks(Asked(source, words, profile).recipe())
             kept = [word for word in words if word.partition("=")[0].strip() not in ON_SHOW]
-            # The page may be opened on another machine, so its command has no path.
+            # The page may be opened on another machine, so its command contains no path.
             command = shlex.join(["maskrl", "train", *Asked(source, kept, profile).words()])
     configure_process(recipe)
-    # ValueError and RuntimeError: frames that are gone, no OpenGL. All of these have messages for the user.
+    # ValueError and RuntimeError: missing frames, no OpenGL. All of these have messages for the user.
     with refusing(RunError, NothingToDrawError, ValueError, ModuleNotFoundError, RuntimeError):
         footage = _film(run, recipe, film, start)
         data = explorer.explore(recipe, footage, note=note, command=command)
@@ -86,13 +86,13 @@ def _require_objective(words: list[str], run: "Run") -> None:
     others = [word for word in words if not word.startswith("objective.")]
     if others:
         raise Refusal(
-            f"{' '.join(others)}: {run.path} is a run, and of a run only objective.* can be changed here. For more, name its "
+            f"{' '.join(others)}: {run.path} is a run; only objective.* can be changed for a run. For more, name its "
             f"recipe, {run.recipe.name}."
         )
 
 
 def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
-    """The recipe and an empty note; one without an objective gets the masks of its task, and a note."""
+    """The recipe and a note, usually empty. A recipe without an objective gets the masks of its task."""
     from maskrl import recipes
     from maskrl.recipes.schema import with_objective
 
@@ -108,7 +108,7 @@ def _with_masks(recipe: "Recipe") -> tuple["Recipe", str]:
 
 
 def _film(run: "Run | None", recipe: "Recipe", film: Film | None, start: int) -> "Footage":
-    """A clip of the run's agent if there is one and nothing else was asked for."""
+    """A clip of the requested kind; by default of the run's agent, if there is one."""
     from maskrl.report import film as camera
 
     if run is not None and film != "random":

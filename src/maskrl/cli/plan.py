@@ -14,7 +14,7 @@ from maskrl.words import count, duration, size
 if TYPE_CHECKING:
     from maskrl.studies.plan import Comparison, Line, Plan, Question
 
-ROWS = 16  # of a table, before the tasks of a method are put together
+ROWS = 16  # maximum rows of a table; with more, each method has one row
 
 
 def plan(
@@ -77,7 +77,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
     print_rows(_totals(made), wrap=True)
     print()
     if made.comparison is None:
-        print("The statistics need MLR and its Baseline on tasks whose scores are known; this plan has none.")
+        print("The statistics need MLR and its Baseline on tasks with known scores; this plan has none.")
     else:
         _show_comparison(made.comparison)
     print("\nHow this was computed")
@@ -87,7 +87,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
 
 
 def _costs(lines: "Sequence[Line]") -> list[list[str]]:
-    """A row for every task and method; if these are many, one for every method."""
+    """A row per task and method; if there are too many, a row per method."""
     together: dict[str, list[Line]] = {}
     for line in lines:
         together.setdefault(line.label if len(lines) > ROWS else f"{line.task} {line.label}", []).append(line)
@@ -95,7 +95,7 @@ def _costs(lines: "Sequence[Line]") -> list[list[str]]:
 
 
 def _cost(lines: "Sequence[Line]") -> list[str]:
-    """The cost of one of these runs, from the least to the most."""
+    """The cost of one run, as a range over these."""
     tasks = list(dict.fromkeys(line.task for line in lines))
     return [
         tasks[0] if len(tasks) == 1 else count(len(tasks), "task"),
@@ -125,20 +125,20 @@ def _show_comparison(comparison: "Comparison") -> None:
     from maskrl.analysis.statistics import ENOUGH
 
     out = console()
-    print(f"Does MLR score above its Baseline? If it differs as in {' and '.join(comparison.sources)}:")
+    print(f"Does MLR score above its Baseline? Assumes the difference in {' and '.join(comparison.sources)}:")
     headings = ("task", "difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
     questions = [*comparison.tasks, *([comparison.overall] if comparison.overall else [])]
     out.print(table(headings, map(_asked, questions), left=1))
     out.print(
-        f"power: how often the planned seeds of each method would show it, in a paired two-sided test at 5 %. Below {ENOUGH} seeds "
+        f"power: probability that the planned seeds show it, in a paired two-sided test at 5 %. Below {ENOUGH} seeds "
         "there is no test.",
         style="dim",
     )
-    out.print("–: MLR is not above there. hours for these: runs of both methods, one after another.", style="dim")
+    out.print("–: MLR is not above Baseline. hours for these: runs of both methods, one after another.", style="dim")
 
 
 def _asked(question: "Question") -> list[str]:
-    """A row. The difference is in points of a score; in the mean over games of Atari, in those of a human player."""
+    """A row of the table. The difference is in points; for a mean over Atari games, in human-normalised points."""
     tasks, size = question.tasks, abs(question.difference)
     return [
         tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks",
@@ -157,7 +157,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """Whole above 100, otherwise three digits."""
+    """A number in words: whole above 100, otherwise three digits."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 

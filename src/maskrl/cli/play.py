@@ -10,7 +10,7 @@ import typer
 from maskrl.cli.words import Force, OtherEnv, Trust, consented, refusing
 from maskrl.words import count, number
 
-OUT_HELP = "A .mp4 or .gif file (default: a window; play.mp4 where there is no screen)."
+OUT_HELP = "A .mp4 or .gif file (default: a window; play.mp4 without a screen)."
 
 
 def play(
@@ -21,7 +21,7 @@ def play(
     env: OtherEnv = None,
     force: Force = False,
 ) -> None:
-    """Watch the agent of a run play, beside its encoder's view.
+    """Watch the agent of a run play, with its encoder's view beside it.
 
     $ maskrl play RUN
     $ maskrl play RUN --episodes 3 --out play.mp4

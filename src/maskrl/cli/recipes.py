@@ -40,7 +40,7 @@ def list_recipes(
 
 
 def _list_methods() -> None:
-    """Methods, and the agents and objectives that they are made of."""
+    """Print the methods, with their agents and objectives."""
     from maskrl import recipes as known
     from maskrl.recipes.methods import QUOTED
 
@@ -56,7 +56,7 @@ def _list_methods() -> None:
         "\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|NAME+NAME|none."
     )
     for suite, module in known.SUITES.items():
-        if suite == "gym":  # has no task of its own
+        if suite == "gym":  # has no tasks to list
             continue
         objectives = module.objectives(known.example_task(suite), "lite")
         print(f"  {suite}: agents {', '.join(module.AGENTS)}; objectives {', '.join(objectives)}")
@@ -68,7 +68,7 @@ def _list_names() -> None:
     from maskrl.recipes import published_for
 
     def printed(value: float | None) -> str:
-        """As in the paper: 907 on DMControl, 4.9 on Atari."""
+        """A score as the paper prints it: 907 on DMControl, 4.9 on Atari."""
         return f"{value or 0.0:,.1f}".removesuffix(".0")
 
     rows = []
@@ -81,11 +81,11 @@ def _list_names() -> None:
     console().print(table(("recipe", "paper's 100k: MLR", "Baseline"), rows, left=1))
     print("\n100k is 100,000 frames on DMControl and 100,000 decisions on Atari.")
     print("maskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
-    print("An environment of your own: gym/ID, gym/PACKAGE:ID or FILE.py:FUNCTION (docs/own-environment.md).")
+    print("Your own environment: gym/ID, gym/PACKAGE:ID or FILE.py:FUNCTION (docs/own-environment.md).")
 
 
 def _list_ablations() -> None:
-    """For each study: its rows, the paper's numbers for them, and the overrides that turn a recipe into each."""
+    """Print each study: its rows, the paper's numbers, and the overrides of each row."""
     from maskrl import recipes as known
     from maskrl.recipes import ablations
     from maskrl.recipes.published import published_aggregates
@@ -109,14 +109,14 @@ def _list_ablations() -> None:
     for line in published_aggregates():
         if line.misprint and line.table in tables:
             print(f"* {line.method}: {line.misprint}.")
-    print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not vary are the")
+    print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not set are the")
     print("task's own: k is 4 on cartpole-swingup and reacher, otherwise 8. To train an agent of masking/MLR-S:")
     print(f"  {words.Asked(name, ablations.overrides('masking/MLR-S', recipe)).command()}")
-    print("An agent of pretraining/MLR-Pretraining begins with an encoder that `maskrl pretrain` makes.")
+    print("An agent of pretraining/MLR-Pretraining starts from an encoder made by `maskrl pretrain`.")
 
 
 def _reported(source: str | None, label: str) -> dict[str, str]:
-    """Heading → the paper's number for a row: mean and median over tasks, or the score of every task."""
+    """Heading → the paper's number in a row: mean and median over tasks, or the score of every task."""
     from maskrl.recipes.published import published_aggregates, published_scores
 
     row = (source, label)

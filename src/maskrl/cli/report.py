@@ -37,14 +37,14 @@ def report(
     ] = None,
     mixed: Annotated[
         bool,
-        typer.Option("--mixed", help="Average runs of different protocols together, not each in its own sections."),
+        typer.Option("--mixed", help="Average runs of different protocols together, not in separate sections."),
     ] = False,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table there as Markdown, LaTeX and CSV.")
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write one HTML page with the scores of runs, beside the paper's. It needs no server and no network.
+    """Write one HTML page with the scores of runs beside the paper's. The page needs no server and no network.
 
     $ maskrl report runs
     $ maskrl report sweeps/toy --out toy.html --tables tables
@@ -66,7 +66,7 @@ def report(
     with refusing(ScoresError, OutputError, ModuleNotFoundError, OSError):
         require_output(out, REPORT, force=force)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(out.parent, os.W_OK):  # before much is read, not after
+        if not os.access(out.parent, os.W_OK):  # check before reading all runs
             raise Refusal(f"Cannot write to {out.parent}. Choose another --out.")
         page = gather(runs, against=against, at=at, mixed=mixed)
         write_whole(out, render(page))
@@ -78,12 +78,12 @@ def report(
 
 
 def _print(text: str) -> None:
-    """Escape bytes of a folder's name that are not text."""
+    """Print, with invalid bytes of folder names escaped."""
     print(text.encode("utf-8", "backslashreplace").decode())
 
 
 def _tell(page: "Report") -> None:
-    """The page in a few lines."""
+    """Print a short version of the page."""
     _print(f"{page.title}: {', '.join(f'{number} {what}' for number, what in page.facts)}")
     for group in page.headline:
         _print(f"\n{group.title}" if group.title else "")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CLIPS_HELP = "Clips to draw from the replay (default: enough for 10,000 observations)."
 RUN_HELP = "The directory of a trained run: the paper's is a Baseline."
-TRANSITIONS_HELP = "Decisions to collect (default: as many as the run's budget has)."
+TRANSITIONS_HELP = "Decisions to collect (default: the run's budget)."
 UPDATES_HELP = "Updates of the objective (default: as in a run of the task's MLR recipe)."
 
 
@@ -33,7 +33,7 @@ def probe(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what a run's encoder represents. Writes probe.json into the run's directory and changes nothing else there.
+    """Measure what a run's encoder represents. Writes only probe.json into the run's directory.
 
     $ maskrl probe RUN
     $ maskrl probe RUN --clips 100 --json
@@ -59,7 +59,7 @@ def probe(
 
 
 def _objective_like(recipe: "Recipe") -> "ObjectiveConfig | None":
-    """The objective of the recipe of that name; None if it is a recipe of the user's own, or its masks do not fit here."""
+    """The objective of the named recipe; None for a user's own recipe, or if its masks do not fit."""
     from maskrl import recipes
 
     usual = recipes.usual(recipe, None, "mlr")
@@ -70,7 +70,7 @@ def _objective_like(recipe: "Recipe") -> "ObjectiveConfig | None":
 
 
 def _rows(recipe: "Recipe", found: dict[str, Any], whose: str) -> dict[str, str]:
-    """The numbers in words, beside the paper's; `whose` are the masks."""
+    """The numbers in words, with the paper's. `whose`: the origin of the masks."""
     mask, decoder, linear = found["mask"], found["decoder_cosine"], found["linear"]
     sides = " × ".join(str(side) for side in (mask["cube"] if mask["strategy"] == "cube" else mask["cube"][1:]))
     without = "there is no objective" if recipe.objective is None else f"{recipe.objective.name} decodes no states"
@@ -136,7 +136,7 @@ def pretrain(
         "directory": str(out),
     }
     if opened.status != "done":
-        rows["note"] = "the run is not finished: its agent is that of the newest checkpoint"
+        rows["note"] = "the run is not finished: its newest checkpoint is used"
     if recipe.objective is not None:
         rows["note"] = "the paper collects with a Baseline; this run has the objective already"
     print(f"MLR-Pretraining with the agent of {title(recipe)}")
@@ -160,7 +160,7 @@ def pretrain(
 
 
 def _progress(tell: Callable[[str], None]) -> "Watcher":
-    """Report the progress of both stages now and then."""
+    """A callback that reports the progress of both stages from time to time."""
     every, next_time = 0.25 if sys.stdout.isatty() else 10.0, 0.0
 
     def show(stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from maskrl.studies.sweep import Entry, Look, State
 
 OUT_HELP = "The directory of the runs (default: sweeps/NAME, with - for /)."
-RETRIES_HELP = "How often a run that failed is tried again, from its checkpoint."
-ADDRESS_HELP = "ray: auto, HOST:PORT, ray://HOST:PORT, or local for a Ray on this machine alone."
-EXTEND_HELP = "DIR may hold a part of this sweep, fewer seeds for instance; the rest is added."
+RETRIES_HELP = "How often to retry a failed run, from its checkpoint."
+ADDRESS_HELP = "ray: auto, HOST:PORT, ray://HOST:PORT, or local for Ray on this machine only."
+EXTEND_HELP = "DIR may hold a part of this sweep, such as fewer seeds; the rest is added."
 
 
 class StartIsUnderstood(Group):
-    """`maskrl sweep toy` is `maskrl sweep start toy`."""
+    """Reads `maskrl sweep toy` as `maskrl sweep start toy`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
@@ -46,18 +46,18 @@ app = App(cls=StartIsUnderstood, help=HELP)
 
 
 class Sweep(NamedTuple):
-    """A sweep that was asked for."""
+    """A requested sweep."""
 
     name: str
     folder: Path
     jobs: "Sequence[Job]"
-    todo: "Sequence[Job]"  # those that are not done
+    todo: "Sequence[Job]"  # jobs that are not done
     entries: "Sequence[Entry]"
-    again: str  # the command, to go on with it
+    again: str  # the command that continues it
 
     @property
     def there(self) -> Path:
-        return self.folder.absolute()  # a node of a cluster has another working directory
+        return self.folder.absolute()  # nodes of a cluster may have another working directory
 
 
 @app.command(epilog="The word start may be left out. `maskrl sweep status DIR` shows the progress of a sweep.")
@@ -115,7 +115,7 @@ def start(
 
 
 def _typed(context: typer.Context) -> str:
-    """The command again, defaults left out."""
+    """The command as typed, without defaults."""
     given = {param.name or "": context.params[param.name or ""] for param in context.command.params}
     defaults = {param.name: param.default for param in context.command.params}
     words = [given.pop("name"), *(given.pop("grid") or ())]
@@ -123,7 +123,7 @@ def _typed(context: typer.Context) -> str:
 
 
 def _print_commands(sweep: Sweep) -> None:
-    """Print the commands, to be copied or read by a shell: all other lines are comments."""
+    """Print the commands, to copy or pipe to a shell: all other lines are comments."""
     print(f"# sweep {sweep.name}: {count(len(sweep.jobs), 'run')}, {len(sweep.todo)} of them not done yet")
     for job in sweep.todo:
         print(paste(*job.command(sweep.folder)))
@@ -131,7 +131,7 @@ def _print_commands(sweep: Sweep) -> None:
 
 
 def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
-    """The sizes of runs by directory. Refuses, before anything runs, what would fail after days: a full disk, a missing file."""
+    """The sizes of runs by directory. Raises a refusal now for what would fail later: a full disk, a missing file."""
     from maskrl.runs.directory import RunError, begun_from
     from maskrl.studies.backends import sizes_of
     from maskrl.studies.sweep import SweepError
@@ -152,7 +152,7 @@ def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
 
 
 def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[str, Size]", retries: int) -> None:
-    """Make the runs that are not done."""
+    """Run all jobs that are not done."""
     from maskrl.runs.signals import stopping
     from maskrl.studies.sweep import SweepError, drive
 
@@ -163,7 +163,7 @@ def _make(sweep: Sweep, place: "AbstractContextManager[Place]", sizes: "Mapping[
                 backend = stack.enter_context(place)
             _banner(sweep, sizes, backend.words)
             news = News(sweep.there, sweep.entries)
-            stop = stack.enter_context(stopping())  # after Ray, which has a handler of its own
+            stop = stack.enter_context(stopping())  # after Ray, which installs its own handler
             given_up = drive(sweep.todo, sweep.there, backend, retries=retries, stop=stop, tell=tell, watch=news.watch)
             news.watch(now=True)
     except KeyboardInterrupt:
@@ -207,7 +207,7 @@ def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
         raise typer.Exit(1)
 
 
-# ── How the runs do ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Status ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @app.command()
@@ -215,7 +215,7 @@ def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the progress of a sweep. Reads the directories of its runs, on whichever machine they run.
+    """Show the progress of a sweep. Reads the directories of its runs, on any machine.
 
     $ maskrl sweep status sweeps/toy
     """
@@ -240,7 +240,7 @@ def status(
         print(f"Next: {command('report', str(folder))}")
 
 
-# Of a run that is not done, with their colours; those that matter most first.
+# States of unfinished runs with their colours, most important first.
 STYLES: "dict[State, str]" = {"failed": "red", "running": "cyan", "interrupted": "yellow", "waiting": "dim"}
 
 
@@ -260,7 +260,7 @@ def _row(one: "Look") -> "list[str | Text]":
 
 
 def _summary(looks: "Sequence[Look]") -> str:
-    """3 of 12 runs done, 2 running, 7 waiting; 41 % of all frames, 2 min 10 s to go."""
+    """Such as "3 of 12 runs done, 2 running, 7 waiting; 41 % of all frames, 2 min 10 s to go"."""
     from maskrl.studies.sweep import seconds_left
 
     counts = Counter(one.state for one in looks)
@@ -276,7 +276,7 @@ def _summary(looks: "Sequence[Look]") -> str:
 
 
 def tell(line: str) -> None:
-    with suppress(OSError):  # the terminal was closed, and the runs are about to save themselves
+    with suppress(OSError):  # the terminal was closed; the runs will save themselves
         print(line, flush=True)
 
 
@@ -292,7 +292,7 @@ class News:
         self.watch()
 
     def watch(self, *, now: bool = False) -> None:
-        """Read the state of the runs that are not done, unless that was a moment ago, and print the changes."""
+        """Read the state of the unfinished runs, unless it was read just now, and print the changes."""
         from maskrl.studies.sweep import look
 
         began = time.monotonic()
@@ -311,7 +311,7 @@ class News:
 
 
 def _change(had: "Look", one: "Look") -> str:
-    """A run that has begun or ended, in a line."""
+    """A line about a run that has begun or ended; empty if neither."""
     from maskrl.words import duration, number
 
     if one.state == "running":

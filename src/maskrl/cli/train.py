@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from maskrl.runs.terminal import Terminal
 
 
-# The recipe of `maskrl train first` and `make train`: a task of DMControl, or a game where DMControl cannot be drawn.
+# The recipe of `maskrl train first` and `make train`: a task of DMControl, or a game if DMControl cannot draw.
 FIRST, FIRST_GAME = "dmcontrol/cartpole-balance", "atari/assault"
 TRAIN_HELP = (
     "Such as dmcontrol/cartpole-swingup, atari/pong or toy/reach; first: one that suits this machine. Your own environment: "
@@ -88,7 +88,7 @@ def train(
         raise Refusal(f"{path} is a file. Choose another --run-dir.")
     with refusing(ValueError, ModuleNotFoundError):
         makers = choose_loggers(names)
-        if video:  # before hours of training, not after them
+        if video:  # check before hours of training
             require_extra("PIL", "video")
     with refusing(RunError, OSError):
         run = Run.create(path, chosen) if (path / "recipe.json").exists() else None
@@ -111,15 +111,15 @@ def train(
 def _train(
     run: "Run", needs: "Forecast", profile: Profile, makers: "Sequence[Callable[[Run], Logger]]", command: str
 ) -> None:
-    """Train to the end, with a banner before and a summary after; `command` continues it."""
+    """Train to the end, with a banner before and a summary after; `command` continues an interrupted run."""
     from maskrl.runs.loop import train as run_to_the_end
     from maskrl.runs.terminal import Terminal, until_closed
 
-    with until_closed():  # `| head` may have ended already, and the run goes on
+    with until_closed():  # a pipe such as `| head` may be closed; the run continues
         banner(run, needs, profile)
     terminal = Terminal(run)
     with _ending(run, terminal, command):
-        # The terminal comes last: when it draws, the others have what it shows.
+        # The terminal comes last, so that other loggers are written when it draws.
         run_to_the_end(run.recipe, run, [*(make(run) for make in makers), terminal])
     with until_closed():
         print()
@@ -130,7 +130,7 @@ def extend(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="budget.frames=N", help="The larger budget; without one, it just continues."),
+        typer.Argument(metavar="budget.frames=N", help="The larger budget; without one, just continue."),
     ] = None,
     trust: Trust = False,
     log: Annotated[list[str] | None, typer.Option(metavar="A,B", help=LOG_HELP)] = None,
@@ -159,7 +159,7 @@ def extend(
 
 
 def _show(run: "Run") -> None:
-    """Record random play beside the trained agent, once, and say where to look."""
+    """Record a video of random play beside the trained agent, once, and print its path."""
     from maskrl.runs.build import device_of
     from maskrl.runs.directory import RunError
     from maskrl.runs.loop import EVALUATION_SEED
@@ -182,7 +182,7 @@ def _show(run: "Run") -> None:
 
 
 def first() -> str:
-    """The recipe of a first run. Where DMControl cannot draw, explain how to change that and choose a game."""
+    """The recipe of a first run. If DMControl cannot draw, print how to fix it and choose a game."""
     from maskrl.envs.gl import choose_gl
 
     try:
@@ -190,7 +190,7 @@ def first() -> str:
     except (ModuleNotFoundError, RuntimeError) as error:
         print(
             f"DMControl cannot draw on this machine. {error}\n"
-            f"So the first run is {FIRST_GAME}, which needs no such library. With one, the same command trains {FIRST}.\n"
+            f"So the first run is {FIRST_GAME}, which needs no OpenGL. Once it is fixed, the same command trains {FIRST}.\n"
         )
         return FIRST_GAME
     return FIRST
@@ -198,7 +198,7 @@ def first() -> str:
 
 @contextmanager
 def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
-    """Say how an unfinished run ended, and how to continue it."""
+    """Print how an unfinished run ended, and the command that continues it."""
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import RunError
@@ -214,7 +214,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
             how = "Stopped without saving, because the environment did not answer. Continue from the newest checkpoint with:"
         print(f"\n{how}\n  {command}")
         raise typer.Exit(128 + (stopped.signal_number or 0)) from None
-    except KeyboardInterrupt:  # before the loop took over, or the second in a row
+    except KeyboardInterrupt:  # before the loop started, or the second Ctrl-C
         print(f"\nStopped without saving. Continue from the newest checkpoint, if there is one, with:\n  {command}")
         raise typer.Exit(130) from None
     except (FloatingPointError, EnvironmentFailedError) as error:
@@ -225,7 +225,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search("allocate|out of memory", str(error)):
             raise
-        less = "Set agent.batch_size, replay.capacity or env.size lower, or use replay.storage=disk."
+        less = "Lower agent.batch_size, replay.capacity or env.size, or use replay.storage=disk."
         print(f"maskrl: There is not enough memory. {less}\n{str(error).strip()[:300]}", file=sys.stderr)
         raise typer.Exit(1) from None
     except OSError as error:
@@ -238,7 +238,7 @@ def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
 
 
 def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
-    """Print what is about to run, and its memory and disk."""
+    """Print the run's settings, and its memory and disk."""
     import torch
 
     from maskrl.runs.build import device_of
@@ -269,7 +269,7 @@ def banner(run: "Run", needs: "Forecast", profile: Profile) -> None:
 
 
 def _replay(recipe: "Recipe", needs: "Forecast") -> str:
-    """Where the replay is, and how large it will be."""
+    """The place and the final size of the replay, in words."""
     if recipe.replay.storage == "memory":
         free = "" if needs.memory_free is None else f", {size(needs.memory_free)} free"
         return f"{size(needs.memory)} of memory{free}, and as much disk for checkpoints"
@@ -280,13 +280,13 @@ def _replay(recipe: "Recipe", needs: "Forecast") -> str:
 
 
 def summary(run: "Run") -> None:
-    """Print the score, what to compare it with, where it is and what can be done next."""
+    """Print the score, random and published scores, the run's directory and the next commands."""
     from maskrl.recipes import human_normalised
     from maskrl.runs.directory import title
 
     recipe, scores = run.recipe, run.scores
     if not scores:
-        print(f"Done: {title(recipe)}. Its log has no evaluation any more: metrics.jsonl is lost or changed.")
+        print(f"Done: {title(recipe)}. Its log has no evaluation: metrics.jsonl was lost or changed.")
         return
     last, best = scores[-1], max(scores, key=lambda score: score["score"])
     rows = {"score": f"{_mean(last['score'], last['spread'])} over {count(int(last['episodes']), 'episode')}"}
@@ -308,7 +308,7 @@ def _mean(score: float, spread: float | None) -> str:
 
 
 def _paper(recipe: "Recipe") -> dict[str, str]:
-    """The paper's number at this budget, otherwise at its usual one, and why a run may not be comparable."""
+    """The paper's number at this budget, otherwise at its usual one, and why the run may not be comparable."""
     from maskrl.recipes import published_for
 
     usual = 100_000 * (recipe.env.action_repeat if recipe.budget.decisions else 1)
@@ -335,7 +335,7 @@ def evaluate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the newest checkpoint of a run. No exploration; the starts are those of the run's own evaluations.
+    """Evaluate the newest checkpoint of a run, without exploration. Starts are the same as in the run's own evaluations.
 
     $ maskrl evaluate RUN --episodes 20 --video agent.mp4
     """
@@ -372,7 +372,7 @@ def evaluate(
 def _play(
     policy: "Policy", recipe: "Recipe", episodes: int, video: Path | None, force: bool
 ) -> tuple["EpisodeReturns", Path | None]:
-    """Play episodes; returns their returns, and the file of the recording if one is made."""
+    """Play episodes; return their returns, and the path of the video if one is recorded."""
     from maskrl.outputs import VIDEO, OutputError, require_output
     from maskrl.runs.loop import EVALUATION_SEED
     from maskrl.runs.players import Players
@@ -391,7 +391,7 @@ def _play(
 
 
 def _changed(recipe: "Recipe") -> list[str]:
-    """Why a run of the paper's profile is not comparable: the overrides of the method and the protocol."""
+    """Why a run in the paper profile is not comparable: its overrides of method and protocol; empty if it is."""
     from maskrl.analysis.protocol import method_of, papers_protocol, protocol_difference, protocol_of, task_of
 
     method = method_of(recipe).removeprefix(recipe.method).strip()

@@ -1,4 +1,4 @@
-"""Shared by the commands: options about a recipe, refusals, commands to copy, rows and tables. See `options` for many runs."""
+"""Shared by the commands: options for a recipe, refusals, commands to copy, rows and tables. `options` has those for many runs."""
 
 import shlex
 import shutil
@@ -44,10 +44,10 @@ MethodOption = Annotated[
     typer.Option(metavar="NAME", help="mlr (default), baseline (the agent alone), …: `maskrl recipes list methods`."),
 ]
 AgentOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The agent's half of a method, beside the recipe's objective.")
+    str | None, typer.Option(metavar="NAME", help="The agent of a method, with the recipe's objective.")
 ]
 ObjectiveOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The objective's half of a method; none for the agent alone.")
+    str | None, typer.Option(metavar="NAME", help="The objective of a method; none for the agent alone.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is not an earlier output of this command.")]
 Trust = Annotated[
@@ -56,12 +56,12 @@ Trust = Annotated[
 ]
 OtherEnv = Annotated[
     str | None,
-    typer.Option("--env", metavar="FILE.py:FUNCTION", help="Play there, and not in the run's own environment."),
+    typer.Option("--env", metavar="FILE.py:FUNCTION", help="Play in this environment, not in the run's own."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 
 
-class Refusal(Exception):  # noqa: N818, it reports no error of ours
+class Refusal(Exception):  # noqa: N818, it is not a bug of maskrl
     """Something that the user can fix; the message says how."""
 
 
@@ -78,7 +78,7 @@ def refusing(*errors: type[Exception]) -> Iterator[None]:
 
 
 class Asked(NamedTuple):
-    """A recipe as it was typed."""
+    """A recipe as typed."""
 
     name: str
     overrides: Sequence[str] | None = None
@@ -95,11 +95,11 @@ class Asked(NamedTuple):
             return recipes.resolve(self.name, self.overrides or (), profile=self.profile, **halves)
 
     def command(self, run_dir: Path | None = None, log: Sequence[str] = ()) -> str:
-        """The command that trains it, defaults left out."""
+        """The command that trains it, without defaults."""
         return paste("train", *self.words(run_dir=run_dir, log=",".join(log) or None))
 
     def words(self, **options: object) -> list[str]:
-        """The arguments of `maskrl train` for it, defaults left out."""
+        """The arguments of `maskrl train` for it, without defaults."""
         chosen = {"profile": None if self.profile == "auto" else self.profile, "method": self.method}
         return typed(
             self.name, *(self.overrides or ()), **chosen, agent=self.agent, objective=self.objective, **options
@@ -107,7 +107,7 @@ class Asked(NamedTuple):
 
 
 def consented(recipe: "Recipe", env: str | None, trust: bool) -> "Recipe":
-    """The recipe of a run whose environment is about to be made, with what the user says about that."""
+    """The recipe of a run, with the user's consent to its environment (--trust), or with another environment (--env)."""
     from dataclasses import replace
 
     with refusing(ValueError):
@@ -120,17 +120,17 @@ def consented(recipe: "Recipe", env: str | None, trust: bool) -> "Recipe":
 
 
 def command(*words: str, **options: object) -> str:
-    """A command that can be pasted into the user's shell. Options that are None or False are left out."""
+    """A command to paste into the user's shell, without options that are None or False."""
     return paste(*typed(*words, **options))
 
 
 def paste(*words: str) -> str:
-    """A line for the user's shell, quoted."""
+    """A line for the user's shell, with quotes where needed."""
     return shlex.join([*program(), *words])
 
 
 def program() -> list[str]:
-    """How the user can start maskrl again: by name if the PATH leads to this installation, otherwise by path."""
+    """The words that start maskrl: its name if the PATH leads to this installation, otherwise its path."""
     python = Path(sys.executable)
     script, on_path = python.with_name("maskrl"), shutil.which("maskrl")
     if Path(sys.argv[0]).name not in ("maskrl", "__main__.py"):
@@ -143,8 +143,8 @@ def program() -> list[str]:
 
 
 def typed(*words: str, **options: object) -> list[str]:
-    """Words of a command line. Options that are None or False are left out."""
-    # A word that begins with a dash would be taken for an option; here these are always paths.
+    """The words of a command line, without options that are None or False."""
+    # A word that begins with a dash would count as an option; here it is always a path.
     line = [f"./{word}" if word.startswith("-") else word for word in words]
     for name, value in options.items():
         if value is not None and value is not False:
@@ -153,7 +153,7 @@ def typed(*words: str, **options: object) -> list[str]:
 
 
 def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
-    """Print rows, wrapped for a terminal if asked; rows with commands are not wrapped, so that they can be copied."""
+    """Print rows, wrapped for a terminal if `wrap`. Do not wrap rows with commands, so that they can be copied."""
     width = max(40, shutil.get_terminal_size().columns) if wrap and sys.stdout.isatty() else sys.maxsize
     wrapper = textwrap.TextWrapper(width, subsequent_indent=13 * " ", break_long_words=False, break_on_hyphens=False)
     for name, words in rows.items():
@@ -162,7 +162,7 @@ def print_rows(rows: dict[str, str], *, wrap: bool = False) -> None:
 
 
 def console() -> "Console":
-    """The standard output. Nothing is cut in a file."""
+    """A console for the standard output that does not cut lines in a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -177,7 +177,7 @@ def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
     out = Console(stderr=stderr, highlight=False)
     if out.is_terminal:
         with out.status("") as status:
-            yield lambda text: status.update(Text(text))  # a name may have what looks like markup
+            yield lambda text: status.update(Text(text))  # names may look like markup
     else:
         yield lambda text: print(text, file=out.file, flush=True)
 
@@ -185,8 +185,8 @@ def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
 def table(
     headings: Sequence[str], rows: "Iterable[Sequence[str | Text]]" = (), *, left: int, folds: Sequence[str] = ()
 ) -> "Table":
-    """Columns: the first and those that fold are to the left, the others to the right. Those that fold share the remaining
-    width.
+    """A table: the first `left` and the folding columns are left-aligned, the others right-aligned. Folding columns share the
+    remaining width.
     """
     from rich.table import Table
     from rich.text import Text
@@ -196,10 +196,10 @@ def table(
         justify: Literal["left", "right"] = "left" if place < left or heading in folds else "right"
         made.add_column(heading, justify=justify, no_wrap=heading not in folds, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # a name is not markup
+        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # not markup
     return made
 
 
 def listed(words: str | None) -> list[str] | None:
-    """The names in an option, between commas."""
+    """The names in an option, separated by commas."""
     return None if words is None else [word.strip() for word in words.split(",") if word.strip()]
