@@ -1,4 +1,4 @@
-"""The content of the report page, as plain values. `page.render` makes HTML of it, `exports.write` files of its tables.
+"""The content of the report page, as plain values. `page.render` writes it as HTML, `exports.write` writes its tables as files.
 
 report(["runs"])            # run directories, folders of them and CSV files, beside the paper's numbers
 """
@@ -29,10 +29,10 @@ Against = Literal["published", "none"]
 def report(
     paths: Sequence[Path | str], *, against: Against = "published", at: int | None = None, mixed: bool = False
 ) -> Report:
-    """The page of these runs.
+    """Build the report of these runs.
 
-    `at`: take scores at that time, in the unit of each run's budget, instead of at its end. `mixed`: put runs of different
-    protocols together; otherwise each protocol has sections of its own.
+    `at`: take scores at this time, in the unit of each run's budget, instead of at its end. `mixed`: put runs of different
+    protocols together; otherwise each protocol has its own sections.
     """
     scores, facts = Scores.read(*paths), list(all_facts(map(Path, paths)))
     if not scores.runs and not facts:
@@ -68,12 +68,12 @@ def report(
 
 
 def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
-    """Such as "mlr and baseline on 6 tasks"."""
+    """The title, such as "mlr and baseline on 6 tasks"."""
     who = " and ".join(methods) if len(methods) <= 2 else f"{len(methods)} methods"
     return f"{who} on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
 
 
-# Marks of the headline's comparisons, in words, in the order in which they are told.
+# The marks of the headline's comparisons in words, in the order of the summary.
 OUTCOMES: Mapping[Mark, str] = {
     "above": "above",
     "below": "below",
@@ -83,7 +83,7 @@ OUTCOMES: Mapping[Mark, str] = {
 
 
 def _in_short(headline: Sequence[Lines], unfinished: int, problems: int) -> str:
-    """Such as "Of 3 comparisons, 1 is above, 2 are below. Every run is finished, and nothing is missing."."""
+    """The summary, such as "Of 3 comparisons, 1 is above, 2 are below. Every run is finished."."""
     marks = Counter(line.mark for group in headline for line in group.lines if line.lead)
     parts = [
         f"{marks[mark]} {'is' if marks[mark] == 1 else 'are'} {word}" for mark, word in OUTCOMES.items() if marks[mark]
@@ -108,7 +108,7 @@ def _counts(
 
 
 def _of_group(group: Group, most: int) -> list[Section]:
-    """The sections about one group. `most`: points of a learning curve."""
+    """The sections about one group. `most`: maximum points of a learning curve."""
     numbers = over_tasks(group)
     return [*numbers[:1], task_by_task(group), curves(group, most=most), *numbers[1:], negative(group)]
 
@@ -119,7 +119,7 @@ def _problems(group: Group) -> list[str]:
 
 
 def _with_unique_keys(found: Sequence[Section]) -> tuple[Section, ...]:
-    """Names that differ may have the same key; it is a link of the page and the name of a file, so it gets a number."""
+    """Add numbers to equal keys: a key is a link on the page and the name of a file, and different names may share one."""
     seen = Counter[tuple[str, str]]()
 
     def fresh(kind: str, key: str) -> str:
@@ -148,12 +148,12 @@ def _headline(group: Group) -> Lines:
     if not lines:
         runs = Counter(run.method for run in group.final.runs)
         means = [f"{method} has {counted(runs[method], 'run')} with a final score" for method in group.methods]
-        lines.append(Line(f"{'; '.join(means)}. There is nothing to compare it with."))
+        lines.append(Line(f"{'; '.join(means)}. There is nothing to compare with."))
     return Lines(group.name, tuple(lines))
 
 
 def _claims(method: str, reference: str, verdicts: Verdicts) -> Sequence[Line]:
-    """The verdict over all tasks, or over the only one; of several without one, how many are above and below."""
+    """The verdict over all tasks, or on the only one; without a verdict over several, how many are above and below."""
     if not verdicts.tasks:
         return [Line(f"{method} cannot be compared with {reference} yet.", "unsure")]
     chosen: Sequence[Verdict] = verdicts.overall or (verdicts.tasks if len(verdicts.tasks) == 1 else ())

@@ -1,4 +1,4 @@
-"""The paper's ablations: a row for each of its labels, with its numbers beside ours."""
+"""The paper's ablations: a row per label, with the paper's numbers beside ours."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,11 +13,11 @@ from maskrl.report.groups import Group, short
 from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, as_printed, key_of, number, shown, tabulated
 from maskrl.report.task_by_task import RUNS, our_cell, papers_cell, papers_column
 
-Rows = Mapping[str, Mapping[str, str]]  # label of a row → task → what the method of its runs is called
+Rows = Mapping[str, Mapping[str, str]]  # label of a row → task → the name of its runs' method
 
 
 def ablations(groups: Sequence[Group]) -> Section | None:
-    """A table for each study of the paper of which there are rows besides the Baseline and MLR itself."""
+    """A table for each of the paper's studies with runs of rows other than the Baseline and MLR; None if there are none."""
     blocks = [
         _table(name, study, group, rows)
         for group in groups
@@ -25,12 +25,12 @@ def ablations(groups: Sequence[Group]) -> Section | None:
         for name, study in STUDIES.items()
         if (rows := _study_rows(name, study, group))
     ]
-    told = "Rows are under the paper’s labels: runs that have the recipe of that row, in any folder."
+    told = "Rows have the paper’s labels and contain the runs with that row’s recipe, in any folder."
     return Section("ablations", "Ablations", (told,), tuple(blocks)) if blocks else None
 
 
 def _study_rows(name: str, study: Study, group: Group) -> Rows:
-    """The rows that there are runs of; nothing if none of them is of this study in particular."""
+    """The rows with runs; empty if none of them is specific to this study."""
     rows = {
         label: {task: method for task in group.tasks if (method := _row_method(f"{name}/{label}", task, group))}
         for label in study.rows
@@ -41,14 +41,14 @@ def _study_rows(name: str, study: Study, group: Group) -> Rows:
 
 
 def _row_method(name: str, task: str, group: Group) -> str | None:
-    """What the runs of a row of an ablation are called, if there are any on that task."""
+    """The name of the method of a row's runs on a task; None if there are none."""
     profiles = {run.protocol["profile"] for run in group.runs.runs if run.task == task and "profile" in run.protocol}
     for profile in profiles:
         try:
             method = method_of(recipes.ablation(name, task, profile))
         except ValueError:  # the paper has no such row on that task
             continue
-        # The encoder's file may be anywhere: these are the runs that begin with one.
+        # The encoder's file may be anywhere: take all runs that start from one.
         start = method.partition("encoder_from=")[0]
         alike = [m for m in group.methods if m.startswith(f"{start}encoder_from=")] if start != method else [method]
         found = [candidate for candidate in alike if len(group.final.values(candidate, task))]
@@ -58,7 +58,7 @@ def _row_method(name: str, task: str, group: Group) -> str | None:
 
 
 def _table(name: str, study: Study, group: Group, rows: Rows) -> Table:
-    """A row for each of the paper's labels: our columns, each followed by the paper's if wanted."""
+    """A row per label: our columns, each followed by the paper's if requested."""
     printed = [cell.method for cell in published_scores() if cell.table == study.table]
     labels = list(dict.fromkeys([*printed, *study.rows]))  # in the paper's order
     tasks = [task for task in group.tasks if any(task in row for row in rows.values())]
@@ -82,12 +82,12 @@ def _our_task(group: Group, rows: Rows, task: str) -> Field[str]:
 
 
 def _our_aggregate(group: Group, rows: Rows, tasks: Sequence[str], statistic: str) -> Field[str]:
-    """Over all tasks of the table, for a row that has them."""
+    """Our aggregate over all tasks of the table, for rows with all tasks."""
 
     def cell(label: str) -> Cell:
         row = rows.get(label, {})
         if not all(task in row for task in tasks):
-            return Cell("–", note="it lacks a task")
+            return Cell("–", note="a task is missing")
         means = [float(group.final.values(row[task], task).mean()) for task in tasks]
         return number(float(np.mean(means) if statistic == "mean" else np.median(means)), 1)
 
@@ -107,7 +107,7 @@ def _papers_aggregate(study: Study, group: Group, statistic: str) -> Iterator[Fi
 
 
 def _papers_task(study: Study, group: Group, task: str, labels: Sequence[str]) -> Iterator[Field[str]]:
-    """The paper's numbers for a task, at each of its times."""
+    """The paper's numbers for a task, at each time that it reports."""
     for at in study.frames if study.table is not None else ():
         cells = {label: published(task, at, label, table=study.table) for label in labels}
         if any(cells.values()):

@@ -14,7 +14,7 @@ from maskrl.report.tables import Cell, Column, Field, Table, counted, estimate_c
 
 AGGREGATE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mean", "optimality_gap": "optimality gap"}
 SCALES = {
-    "dmcontrol": "Scores are divided by 1000, the most that an episode can earn.",
+    "dmcontrol": "Scores are divided by 1000, the maximum of an episode.",
     "atari": "Scores are human-normalised: 0 is the random player of the paper's table, 1 the human one.",
     "toy": "Scores are normalised: 0 is the score of random actions, 1 that of perfect play; both are calculated.",
 }
@@ -22,11 +22,11 @@ INTERVAL = ("", "low", "high")
 
 
 def over_tasks(group: Group) -> list[Section]:
-    """The aggregates and the profiles of a group; nothing without scores that can be normalised."""
+    """The aggregates and the profiles of a group; empty without scores that can be normalised."""
     final = group.final.normalised()
     has = {method: {run.task for run in final.runs if run.method == method} for method in final.methods}
     main = [tasks for tasks in has.values() if 2 * len(tasks) >= len(final.tasks)]
-    # The tasks that most methods share; a method that lacks some of them is left out.
+    # The tasks that most methods share; methods that lack some of them are left out.
     common = sorted(set.intersection(*main)) if main else []
     methods = in_order(method for method, tasks in has.items() if common and tasks.issuperset(common))
     matrices = {method: final.matrix(method, common, mixed=group.mixed) for method in methods}
@@ -39,9 +39,9 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
     found = {method: statistics.estimate_all(matrix, resamples=resamples) for method, matrix in matrices.items()}
     told = [
         f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
-        f"Intervals hold 95 % and come from {resamples:,} stratified resamples: the runs of every task are drawn again among "
-        f"themselves. Below {statistics.ENOUGH} runs per task there is no interval and no probability of improvement. If all "
-        "resamples agree there is no interval, either: agreement of a few runs does not prove certainty.",
+        f"Intervals hold 95 % and come from {resamples:,} stratified resamples: the runs of each task are resampled "
+        f"separately. Below {statistics.ENOUGH} runs per task there is no interval and no probability of improvement. If all "
+        "resamples agree, there is no interval either: agreement of a few runs does not prove certainty.",
     ]
     left_out = [method for method in final.methods if method not in matrices]
     if left_out:
@@ -49,7 +49,7 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
     uneven = [method for method in matrices if len({len(final.values(method, task)) for task in tasks}) > 1]
     if uneven:
         told.append(
-            f"{', '.join(uneven)}: as many runs of each task as the task with the fewest has, those with the smallest seeds."
+            f"{', '.join(uneven)}: every task has as many runs as the task with the fewest, those with the smallest seeds."
         )
     key = f"{group.key}-aggregates"
     fields: list[Field[str]] = [
@@ -64,7 +64,7 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
 
 
 def _enough_resamples(matrices: Mapping[str, Array]) -> int:
-    """The number of resamples: all of them up to 4000 scores, and never fewer than 2000."""
+    """The number of resamples: the full number up to 4000 scores, and never below 2000."""
     scores = sum(matrix.size for matrix in matrices.values())
     return int(max(2000, min(statistics.RESAMPLES, 2e8 // scores)))
 
@@ -82,12 +82,12 @@ def _chart(key: str, found: Mapping[str, Mapping[str, Estimate]]) -> Chart:
 
 
 def _point(estimate: Estimate) -> dict[str, Any]:
-    """Of a chart: the numbers that the table has."""
+    """A point of a chart, with the table's numbers."""
     return _rounded(Estimate(*map(np.asarray, estimate_cell(estimate).numbers)), 5)
 
 
 def _rounded(estimate: Estimate, digits: int) -> dict[str, Any]:
-    """For JSON: value, low and high, each a number or a list of them. What is not a number becomes null (`page.script_json`)."""
+    """An estimate for JSON: value, low and high, each a number or a list. NaN becomes null (`page.script_json`)."""
     return {name: np.round(part, digits).tolist() for name, part in estimate._asdict().items()}
 
 
@@ -110,7 +110,7 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
         (Column("probability of improvement", INTERVAL), lambda pair: estimate_cell(found[pair])),
     ]
     note = (
-        "The probability that a run of the first scores more than a run of the second, on a task drawn at random; a draw "
+        "The probability that a run of the first scores more than a run of the second, on a random task; a tie "
         "counts half. No verdict uses it: see the tests under “Task by task”."
     )
     title = f"Probability of improvement, {group.name}"
@@ -118,8 +118,8 @@ def _improvement(group: Group, matrices: Mapping[str, Array], resamples: int) ->
 
 
 def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array]) -> Section:
-    """Of normalised scores: the share of runs above every threshold."""
-    # From the worst score or 0 to the best or 1, at most 4 human ones: above that few runs remain.
+    """The performance profile: the share of runs above each threshold of the normalised score."""
+    # From the worst score or 0 to the best or 1, at most 4 human-normalised: above that few runs remain.
     low = min(0.0, *(float(matrix.min()) for matrix in matrices.values()))
     high = min(4.0, max(1.0, *(float(matrix.max()) for matrix in matrices.values())))
     thresholds, resamples = np.linspace(low, high, 101), min(5000, _enough_resamples(matrices))
@@ -130,8 +130,8 @@ def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array])
     axes = {"x": "normalised score", "y": "share of runs above", "thresholds": thresholds.round(4).tolist()}
     chart = Chart(f"{group.key}-profile-chart", "profile", "Performance profile", {**axes, "methods": methods})
     told = (
-        f"The share of the runs, over {counted(len(tasks), 'task')}, that score above each threshold. A line above another at "
-        "every point is better everywhere. Bands hold 95 %, at each point by itself; there is none below "
+        f"The share of the runs, over {counted(len(tasks), 'task')}, that score above each threshold. A line that is above another "
+        "everywhere is better. Bands hold 95 % at each point separately; there is none below "
         f"{statistics.ENOUGH} runs per task."
     )
     return Section(f"{group.key}-profiles", "Performance profiles", (told,), (chart,), over=group.name)

@@ -1,4 +1,4 @@
-"""Learning curves: every seed a thin line, the mean a thick one, and the paper's score as a band at its budget."""
+"""Learning curves: a thin line per seed, a thick one for the mean, and a band for the paper's score at its budget."""
 
 import math
 from collections import defaultdict
@@ -12,33 +12,33 @@ from maskrl.recipes.published import plainly, published
 from maskrl.report.document import Chart, Section
 from maskrl.report.groups import Group, in_order, short
 
-MOST_POINTS = 60_000  # of learning curves on a page
+MOST_POINTS = 60_000  # of all learning curves on a page
 
 Curve = Sequence[tuple[int, float]]  # (time, value)
 
 
 def curves(group: Group, *, most: int) -> Section:
-    """A panel for every task. `most`: points of a line."""
+    """The section on learning curves, a panel per task. `most`: maximum points of a line."""
     panels = []
     for task in group.tasks:
         runs = {method: group.runs_of(method, task) for method in group.methods}
         lines = [method_lines(method, [(run.seed, run.curve) for run in mine], most) for method, mine in runs.items()]
         bands = _bands(group, task) if group.papers else []
         panels.append({"title": short(task), "methods": [line for line in lines if line["seeds"]], "bands": bands})
-    told = ["Thin lines are seeds, thick ones their mean, dashed where some seeds have ended."]
+    told = ["Thin lines are seeds; thick lines are their mean, dashed after some seeds have ended."]
     if any(panel["bands"] for panel in panels):
         apart = f" Here it is {group.not_the_papers}." if group.not_the_papers else ""
         told.append(f"A band is the paper's mean ± standard deviation at its budget.{apart}")
     longest = max((len(run.curve) for run in group.runs.runs), default=0)
     if longest > most:
-        told.append(f"Of the {longest} points of a curve {most} are drawn, its first and last among them.")
+        told.append(f"Curves have up to {longest} points, of which {most} are drawn, including the first and last.")
     data = {"unit": group.unit, "y": "score", "panels": panels, "apart": group.not_the_papers}
     chart = Chart(f"{group.key}-curves-chart", "curves", f"Learning curves, {group.name}", data)
     return Section(f"{group.key}-curves", "Learning curves", tuple(told), (chart,), over=group.name)
 
 
 def _bands(group: Group, task: str) -> list[dict[str, Any]]:
-    """Of the paper's own methods and of those that we have runs of, at every time that these runs have."""
+    """The paper's scores of its own methods and of those with runs, at each of the runs' times."""
     ours = {plainly(method): method for method in reversed(group.methods)}
     times = {at for run in group.runs.runs if run.task == task for at in (run.budget, *(at for at, _ in run.curve))}
     found = [
@@ -59,13 +59,13 @@ def _bands(group: Group, task: str) -> list[dict[str, Any]]:
 
 
 def method_lines(method: str, curves: Sequence[tuple[int, Curve]], most: int) -> dict[str, Any]:
-    """The lines of a method in a panel, of (seed, curve)."""
+    """The lines of a method in a panel, from (seed, curve) pairs."""
     seeds = [{"seed": seed, "points": thinned(curve, most)} for seed, curve in curves]
     return {"name": method, "seeds": seeds, "mean": thinned(mean_curve(curve for _, curve in curves), most)}
 
 
 def mean_curve(curves: Iterable[Curve]) -> list[tuple[int, float, int]]:
-    """(time, mean, of how many curves) wherever one of them has a point."""
+    """(time, mean, number of curves) at each time with a point."""
     at: dict[int, list[float]] = defaultdict(list)
     for curve in curves:
         for time, score in curve:
@@ -74,7 +74,7 @@ def mean_curve(curves: Iterable[Curve]) -> list[tuple[int, float, int]]:
 
 
 def thinned(points: Sequence[tuple[float, ...]], most: int) -> list[list[float]]:
-    """At most `most` points, evenly chosen, the first and the last included. Values keep six digits, times all."""
+    """At most `most` evenly chosen points, including the first and the last. Values keep six digits, times all."""
     if len(points) > most:
         points = [points[index] for index in np.linspace(0, len(points) - 1, most).round().astype(int)]
     return [[time, *(float(f"{value:.6g}") for value in values)] for time, *values in points]

@@ -1,4 +1,4 @@
-"""The parts of a page, as plain values: sections of tables, charts and sentences. `page.render` makes HTML of them."""
+"""The parts of a page, as plain values: sections of tables, charts and sentences. `page.render` writes them as HTML."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ChartKind = Literal["curves", "intervals", "profile", "bars"]
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture that the page draws itself: its data are JSON, whose meaning depends on its kind (page/page.js)."""
+    """A chart that the page draws from JSON data, whose meaning depends on its kind (page/page.js)."""
 
     key: str
     kind: ChartKind
@@ -21,7 +21,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence and its mark. `lead` is the part of its beginning that the page prints in bold."""
+    """A sentence and its mark. `lead`: the beginning that the page prints in bold."""
 
     text: str
     mark: Mark = ""
@@ -42,7 +42,7 @@ Block = Table | Chart | Lines
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what is below it. `over` says which runs it is about, if not all of them."""
+    """A heading and its content. `over`: the runs it is about, if not all."""
 
     key: str
     title: str
@@ -57,10 +57,10 @@ class Report:
 
     title: str
     subtitle: str
-    facts: tuple[tuple[str, str], ...]  # (number, what it counts)
-    headline: tuple[Lines, ...]  # what can be claimed, of each group of runs
+    facts: tuple[tuple[str, str], ...]  # (number, label)
+    headline: tuple[Lines, ...]  # the findings for each group of runs
     sections: tuple[Section, ...]
-    methods: tuple[str, ...]  # in the order of their colours
+    methods: tuple[str, ...]  # in order of colour
     problems: tuple[str, ...] = ()
     in_short: str = ""  # the headline in one sentence
 

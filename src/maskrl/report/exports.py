@@ -1,4 +1,4 @@
-"""A table as Markdown, LaTeX and CSV. Every text may come from a stranger's folder, so every format escapes all of it."""
+"""Export tables as Markdown, LaTeX and CSV. Texts may come from untrusted folders, so every format escapes all of them."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from maskrl.report.tables import Cell, Column, Table
 
 
 def markdown(table: Table) -> str:
-    """With pipes, numbers to the right; the title above and the notes below."""
+    """The table as Markdown, numbers right-aligned, with the title above and the notes below."""
     heads = [_in_markdown(column.name) for column in table.columns]
     lines = [[_strong_markdown(cell) for cell in row] for row in table.all_rows]
     rule = ["---:" if column.parts else ":---" for column in table.columns]
@@ -30,7 +30,7 @@ def _in_markdown(text: str) -> str:
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-# Rules of booktabs where it is loaded, plain lines where it is not.
+# booktabs rules if it is loaded, otherwise plain lines.
 RULES = "".join(rf"\providecommand{{\{name}rule}}{{\hline}}" for name in ("top", "mid", "bottom"))
 
 TEX: Mapping[str, str] = {
@@ -45,7 +45,7 @@ JOINING = "-',`?!"
 
 
 def latex(table: Table) -> str:
-    """A float that any LaTeX compiles, with booktabs or without."""
+    """The table as a LaTeX float that compiles with or without booktabs."""
     heads = [rf"\textbf{{{_in_latex(column.name)}}}" for column in table.columns]
     notes = [_in_latex(note) for note in all_notes(table)]
     body, last = (
@@ -59,14 +59,14 @@ def latex(table: Table) -> str:
 
 
 def _strong_latex(cell: Cell) -> str:
-    # A line of a table that begins with a bracket would be taken for an option of the \\ before it.
+    # A table line that begins with a bracket would be read as an option of the \\ before it.
     text = _in_latex(cell.text)
     return rf"\textbf{{{text}}}" if cell.strong else f"{{}}{text}" if text[:1] in ("[", "*") else text
 
 
 def _in_latex(text: str) -> str:
     letters = _one_line(text)
-    # Two of some signs in a row would become another: -- a dash, '' a quotation mark, ?` a turned question mark.
+    # Some pairs of characters form a ligature: -- a dash, '' a quotation mark, ?` an inverted question mark.
     return "".join(
         ("{}" if before in JOINING and letter in JOINING else "") + _tex_letter(letter)
         for before, letter in zip(f" {letters}", letters, strict=False)
@@ -74,7 +74,7 @@ def _in_latex(text: str) -> str:
 
 
 def _tex_letter(letter: str) -> str:
-    """A letter for which every engine has a glyph; of others, their number."""
+    """A character that every engine can print; for others, the code point."""
     if letter in TEX:
         return TEX[letter]
     accented = "À" <= letter <= "ÿ" and letter.isalpha() and letter not in "ÐðÞþ"
@@ -82,7 +82,7 @@ def _tex_letter(letter: str) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """The numbers in full, a column for each part. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    """The table as CSV: full numbers, a column per part. Text that a spreadsheet would read as a formula gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     names = [f"{column.name} {part}".strip() for column in table.columns for part in column.parts or ("",)]
@@ -109,20 +109,20 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "
 
 
 def write(tables: Iterable[Table], folder: Path, *, force: bool = False) -> list[Path]:
-    """Every table in every format: `folder/key.md`, `.tex` and `.csv`. Replaces earlier ones; other files only with `force`."""
+    """Write every table to `folder/key.md`, `.tex` and `.csv`. Replaces earlier exports; other files only with `force`."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {folder / f"{table.key}.{ending}": form(table) for table in tables for ending, form in FORMATS.items()}
     marks = {".md": MARKDOWN, ".tex": LATEX}
-    for path, text in texts.items():  # all are looked at before one is written
+    for path, text in texts.items():  # check all before writing any
         require_output(path, marks.get(path.suffix) or text.partition("\n")[0].encode(), force=force)
     for path, text in texts.items():
-        mark = marks.get(path.suffix, b"").decode()  # a CSV has no comments: its heading is its mark
+        mark = marks.get(path.suffix, b"").decode()  # a CSV has no comments: its heading marks it
         write_whole(path, f"{text}\n{mark}\n" if mark else text)
     return list(texts)
 
 
 def all_notes(table: Table) -> list[str]:
-    """Those of the table, of its headings and of its cells; cells of a column with the same note are named together."""
+    """The notes of the table, its headings and its cells; cells of a column with the same note share a line."""
     of_columns = [f"{column.name}: {column.note}" for column in table.columns if column.note]
     of_cells: dict[tuple[str, str], list[str]] = {}
     for row in table.all_rows:

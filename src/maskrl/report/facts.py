@@ -24,11 +24,11 @@ class RunFacts:
     run: RunScores  # without its scores
     recipe: Recipe
     life: Life
-    why: str  # it failed
+    why: str  # the error of a failed run
     reached: int  # in the unit of its budget
     seconds: float
     versions: Mapping[str, Any]
-    probes: tuple[Mapping[str, Any], ...] = ()  # in the order of time; the last may be from probe.json
+    probes: tuple[Mapping[str, Any], ...] = ()  # in order of time; the last may be from probe.json
     timing: Mapping[str, float] = field(default_factory=dict)  # part → seconds
     notes: tuple[str, ...] = ()
 
@@ -38,7 +38,7 @@ class RunFacts:
 
     @property
     def frames(self) -> int:
-        """Of the simulator, so far."""
+        """Frames of the simulator so far."""
         return self.reached * (self.recipe.env.action_repeat if self.run.unit == "decisions" else 1)
 
     @property
@@ -47,7 +47,7 @@ class RunFacts:
 
 
 def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
-    """Of every run that can be read; `Scores.problems` names the others."""
+    """The facts of every readable run; `Scores.problems` names the others."""
     seen = set[Path]()
     for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path, seen)):
         try:
@@ -57,7 +57,7 @@ def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
 
 
 def run_facts(folder: Path) -> RunFacts:
-    """Of a run directory. Only what is needed of its log is parsed."""
+    """Read the facts of a run directory. Parses only the needed lines of its log."""
     opened, clock, timing = Run.open(folder), _last_clock(folder), defaultdict[str, float](float)
     recipe, unit, life = opened.recipe, unit_of(opened.recipe), _life(opened)
     protocol = protocol_of(recipe, opened.versions())
@@ -82,7 +82,7 @@ def run_facts(folder: Path) -> RunFacts:
 
 
 def _last_clock(folder: Path) -> dict[str, Any]:
-    """The clock of the last line of the log that is whole; nothing if there is none."""
+    """The clock of the log's last complete line; empty if there is none."""
     try:
         with open_file(folder, "metrics.jsonl") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 2**18))
@@ -100,11 +100,11 @@ def _last_clock(folder: Path) -> dict[str, Any]:
 
 
 def _life(run: Run) -> Life:
-    """The status in the words of the page."""
+    """The run's status, in the page's words."""
     named: dict[str, Life] = {"new": "not begun", "stopped": "interrupted"}
     return named.get(run.status, run.status)  # type: ignore[arg-type]
 
 
 def is_number(value: Any) -> bool:
-    """That can be drawn: neither a truth value, nor infinite, nor near it."""
+    """Whether a value can be drawn: a number, not a bool, and not infinite or close to it."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -1,4 +1,4 @@
-"""Where the clip of the mask explorer comes from: random actions, a run's agent, or a run's replay."""
+"""The clip of the mask explorer, from random actions, a run's agent, or a run's replay."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -23,7 +23,7 @@ from maskrl.runs.loop import EVALUATION_SEED
 from maskrl.runs.policy import policy_of
 from maskrl.runs.state import as_arrays
 
-EPISODES = 100  # in which a clip is looked for
+EPISODES = 100  # to search for a clip
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Footage:
 
     obs: Tensor  # (K, C, H, W) uint8
     source: str  # "Random actions, seed 1."
-    features: Tensor | None = None  # (K, h, w) in [0, 1]: the encoder's map, a mean over its channels; of MLR-F alone
+    features: Tensor | None = None  # (K, h, w) in [0, 1]: the encoder's map, mean over channels; only for MLR-F
 
     def __post_init__(self) -> None:
         if self.obs.ndim != 4 or self.obs.dtype != torch.uint8:
@@ -40,7 +40,7 @@ class Footage:
 
 
 def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
-    """Random actions in the training environment. The clip begins `start` decisions after a reset, or as late as it can."""
+    """Film random actions in the training environment. The clip begins `start` decisions after a reset, or as late as possible."""
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
         spaces, chance = Spaces.of(env), np.random.default_rng(recipe.seed)
         obs = _film(env, recipe.seed, objective_of(recipe).clip_length, start, lambda *_: spaces.random_action(chance))
@@ -48,17 +48,17 @@ def film_random(recipe: Recipe, *, start: int = 24) -> Footage:
 
 
 def film_agent(run: Run, recipe: Recipe, state: Mapping[str, Any], *, start: int = 24) -> Footage:
-    """The agent of a checkpoint acts, without exploring, in an evaluation environment. `recipe` may have other masks."""
+    """Film a checkpoint's agent, without exploration, in an evaluation environment. `recipe` may have other masks."""
     with closing(recipe.env.make(seed=recipe.seed, training=False)) as env:
         policy, seed = policy_of(run.recipe, dict(state)), recipe.seed + EVALUATION_SEED
         length = objective_of(recipe).clip_length
         obs = _film(env, seed, length, start, lambda obs, rows: policy.network.act(obs[None], rows)[0])
-        source = f"The agent of {run.path}, trained for {policy.clock.frames:,} frames, acts."
+        source = f"The agent of {run.path}, trained for {policy.clock.frames:,} frames."
         return _footage(recipe, obs, source, lambda: policy.network.encoder)
 
 
 def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
-    """A clip from the middle of what the run has stored. Its files are read and left as they are."""
+    """Take a clip from the middle of the run's replay. Does not change its files."""
     folder, length = run.path / "replay", objective_of(recipe).clip_length
     places = [""] if run.recipe.env.parallel == 1 else [f"{place}-" for place in range(run.recipe.env.parallel)]
     on_disk = run.recipe.replay.storage == "disk"
@@ -78,7 +78,7 @@ def film_replay(run: Run, recipe: Recipe, state: Mapping[str, Any]) -> Footage:
 
 
 def _film(env: Env, seed: int, length: int, start: int, policy: Callable[..., Any]) -> Tensor:
-    """The first `length` observations in a row of which `start` come before, within an episode, or the end of a shorter one."""
+    """`length` consecutive observations of an episode, `start` decisions after its beginning; the end of a shorter episode."""
     best: list[NDArray[np.uint8]] = []
     for number in range(EPISODES):
         obs, info = env.reset(seed=episode_seed(seed, number))
@@ -86,7 +86,7 @@ def _film(env: Env, seed: int, length: int, start: int, policy: Callable[..., An
         while not over and len(taken) < start + length:
             obs, _, terminated, truncated, info = env.step(policy(obs, rows_of(info)))
             over = terminated or truncated
-            taken += [] if over else [obs]  # a clip has an action for each of its observations: the last has none
+            taken += [] if over else [obs]  # the last observation has no action, so it cannot be in a clip
         best = max(best, taken, key=len)
         if len(best) >= length:
             return torch.from_numpy(np.stack(best[-length:]))
@@ -97,9 +97,9 @@ def _film(env: Env, seed: int, length: int, start: int, policy: Callable[..., An
 
 @torch.no_grad()
 def _footage(recipe: Recipe, obs: Tensor, source: str, encoder_of: Callable[[], Encoder]) -> Footage:
-    """The clip, and where features are masked, the mean over channels of the encoder's last convolution, scaled to [0, 1].
+    """The clip and, if features are masked, the mean over channels of the encoder's last convolution, scaled to [0, 1].
 
-    The encoder sees the middle of every observation.
+    The encoder gets the middle of every observation.
     """
     objective = objective_of(recipe)
     if objective.corrupt != "features":
@@ -113,9 +113,9 @@ def _footage(recipe: Recipe, obs: Tensor, source: str, encoder_of: Callable[[], 
 
 
 def objective_of(recipe: Recipe) -> MLRConfig:
-    # The page explains MLR, its variants and their settings; no other objective has them.
+    # The page explains only MLR, its variants and their settings.
     if not isinstance(recipe.objective, MLRConfig):
         raise ValueError(
-            f"{recipe.name} is with {recipe.method} here, which hides no cubes; the page shows those of MLR. Use method mlr."
+            f"{recipe.name} has method {recipe.method}, which hides no cubes; the page shows MLR's cubes. Use method mlr."
         )
     return recipe.objective

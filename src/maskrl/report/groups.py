@@ -1,4 +1,4 @@
-"""Runs that may be put together: those of one suite and one protocol, under a name that says what they share."""
+"""Groups of comparable runs: those of one suite and one protocol, with a name for both."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,18 +16,18 @@ from maskrl.report.tables import Cell, Column, Field, key_of
 
 LITE = "not comparable: lite profile"
 SUITES = {"dmcontrol": "DMControl", "atari": "Atari", "toy": "Toys", "other": "Other tasks"}
-IN_THE_PAPER = ("dmcontrol", "atari")  # suites whose runs have the paper's profile or another
+IN_THE_PAPER = ("dmcontrol", "atari")  # suites that have a paper profile
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one suite and one protocol, or of several protocols if that was asked for."""
+    """Runs of one suite and one protocol, or of several protocols if mixed."""
 
     name: str  # "DMControl · lite profile · 100,000 frames"
     runs: Scores  # with their curves
-    at: int | None  # when scores are taken; None: at the end of each budget
+    at: int | None  # the time of the scores; None: the end of each budget
     mixed: bool
-    papers: bool  # whether the paper's numbers are wanted beside them
+    papers: bool  # whether to show the paper's numbers
 
     @property
     def key(self) -> str:
@@ -43,7 +43,7 @@ class Group:
 
     @cached_property
     def final(self) -> Scores:
-        """One score of each run that has reached the time."""
+        """The score of each run that has reached the time."""
         return self.runs.at(self.at)
 
     @cached_property
@@ -55,13 +55,13 @@ class Group:
         return self.runs.tasks
 
     def runs_of(self, method: str, task: str | None = None) -> list[RunScores]:
-        """Of a method, on one task or on all, by seed."""
+        """The runs of a method, on one task or all, by seed."""
         mine = (run for run in self.runs.runs if run.method == method and task in (None, run.task))
         return sorted(mine, key=lambda run: run.seed)
 
     @property
     def baseline(self) -> str | None:
-        """The name of the Baseline here: a CSV may spell it as the paper does."""
+        """The name of the Baseline in this group: a CSV may use the paper's spelling."""
         return next((method for method in self.methods if method.lower() == GAIN[1].lower()), None)
 
     @property
@@ -71,13 +71,13 @@ class Group:
 
     @property
     def times(self) -> list[int]:
-        """When the scores are taken, in its unit."""
+        """The times of the scores, in the group's unit."""
         return sorted({run.curve[0][0] for run in self.final.runs})
 
     def paper(self, task: str, method: str) -> PublishedScore | None:
-        """The paper's score at the time of these scores, or at the end of the budget of runs that have none yet.
+        """The paper's score at the time of these scores, or at the end of the budget if there are none yet.
 
-        Scores of several times, which may be mixed, are of none that the paper has.
+        None for mixed scores of several times.
         """
         if not self.papers:
             return None
@@ -97,7 +97,7 @@ class Group:
 
     @cached_property
     def against_paper(self) -> dict[str, Verdicts]:
-        """The verdicts of each method that the paper has, if they may be compared with it. The lite profile never may."""
+        """The verdicts of each method that is in the paper, if they may be compared. The lite profile may not."""
         why = self.not_the_papers
         if (why and not self.mixed) or "lite" in why:
             return {}
@@ -116,7 +116,7 @@ class Group:
 
 
 def order_of(method: str) -> tuple[int, str, str]:
-    """For sorting: the paper's own methods first, so that they have the same colours on every page; then by name."""
+    """A sort key: the paper's own methods first, so that their colours are the same on every page; then by name."""
     first, name = [own.lower() for own in GAIN], method.lower()
     return first.index(name) if name in first else len(first), name, method
 
@@ -130,9 +130,9 @@ def short(task: str) -> str:
 
 
 def grouped(scores: Scores, *, at: int | None, mixed: bool, papers: bool) -> list[Group]:
-    """Separate suites, and within a suite the protocols, unless these are to be mixed."""
+    """Group scores by suite and, unless `mixed`, by protocol."""
     runs = scores.runs
-    if at is not None:  # then runs of different budgets are one group
+    if at is not None:  # runs of different budgets are then one group
         runs = tuple(replace(run, protocol={**run.protocol, f"budget.{run.unit}": at}) for run in runs)
     suites = sorted({run.suite for run in runs})
     together = [Scores(tuple(run for run in runs if run.suite == suite)) for suite in suites]
@@ -141,7 +141,7 @@ def grouped(scores: Scores, *, at: int | None, mixed: bool, papers: bool) -> lis
 
 
 def _name(part: Scores, parts: Sequence[Scores]) -> str:
-    """The suite, the profile, the budget, and whatever distinguishes it from others that share these."""
+    """The name of a group: suite, profile, budget, and what distinguishes it from other groups with the same ones."""
     name = _plain_name(part)
     rivals = [_values(other) for other in parts if other is not part and _plain_name(other) == name]
     apart = [
@@ -173,7 +173,7 @@ def _values(scores: Scores) -> dict[str, set[str]]:
 
 
 class Case(NamedTuple):
-    """Runs of one task, one protocol and one method: the most that probes and times are averaged over."""
+    """Runs of one task, one protocol and one method, over which probes and times are averaged."""
 
     task: str
     setting: str  # the name of their protocol: "DMControl · paper profile · 100,000 frames"
@@ -190,7 +190,7 @@ CASE_FIELDS: list[Field[Case]] = [
 
 
 def cases(facts: Sequence[RunFacts]) -> Cases:
-    """The runs of each, in order. Runs of different protocols are never averaged here, mixed or not."""
+    """The runs of each case, in order. Runs of different protocols are never averaged, even if mixed."""
     parts = Scores(tuple(fact.run for fact in facts)).groups()
     names = {run.source: name for part in parts for name in [_name(part, parts)] for run in part.runs}
     found = defaultdict[Case, list[RunFacts]](list)

@@ -12,16 +12,18 @@ from maskrl.report.task_by_task import MOST_LINES
 
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
-    """A row for every method of every group, with its differences from the others."""
+    """The section on methods: a row per method and group, with its differences from the others."""
     told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.run.source: fact for fact in facts})])
     if len({group.suite for group in groups}) < len(groups):
         told.append(
-            "Runs of different protocols are not averaged: each protocol is a group of its own, named by its differences. "
+            "Runs of different protocols are not averaged: each protocol is a separate group, named by its differences. "
             "--mixed averages them anyway."
         )
     lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.runs.conflicts()]
     if lines:
-        told.append("These runs were mixed on request (--mixed). Their averages are of scores that are not comparable.")
+        told.append(
+            "These runs were mixed on request (--mixed). Their averages contain scores that are not comparable."
+        )
         blocks.append(Lines("Differences between the mixed runs", tuple(lines)))
     return Section("what-was-run", "What was run", tuple(told), tuple(blocks))
 
@@ -41,7 +43,7 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Ta
 
 
 def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
-    """From the Baseline, or from the first method; on a task that both have."""
+    """The differences from the Baseline, or from the first method, on a task that both have."""
     reference = group.baseline or group.methods[0]
     known = {(run.method, run.task): run.source for run in reversed(group.runs.runs) if run.source in facts}
     if not any(name == method for name, _ in known):
@@ -53,13 +55,13 @@ def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> li
         return [f"no task in common with {reference}"]
     lines = difference(facts[known[reference, task]].recipe, facts[known[method, task]].recipe)
     kept = [line for line in lines if not line.startswith(("seed", "device", "threads"))]
-    # Where one has an objective and the other has none, the difference says only that: the name has the rest.
+    # If only one has an objective, say only that: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
     return kept + named
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """1, 2, 3 and 7 are "1–3, 7"."""
+    """Numbers as ranges: 1, 2, 3 and 7 give "1–3, 7"."""
     found: list[list[int]] = []
     for value in numbers:
         if found and value == found[-1][-1] + 1:
@@ -71,7 +73,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def versions(facts: Sequence[RunFacts]) -> Section | None:
-    """The versions that the runs were made with; those that differ come first."""
+    """The section on versions of the runs; those that differ come first."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for fact in facts:
         for name, value in fact.versions.items():
@@ -94,7 +96,7 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
 
 
 def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[str]) -> Section:
-    """Missing, failed, interrupted and unfinished runs, every problem in reading, and every run."""
+    """The section on missing, failed, interrupted and unfinished runs, reading problems, and all runs."""
     unfinished = [
         Line(_gap_sentence(fact), "bad" if fact.life == "failed" else "warn") for fact in facts if not fact.finished
     ]
@@ -121,7 +123,7 @@ def _gap_sentence(fact: RunFacts) -> str:
 
 
 def _missing_runs(group: Group) -> Iterator[str]:
-    """Seeds that some method has on some task of the group and another lacks; tasks that lack the same ones together."""
+    """Sentences about seeds that a method lacks but another has; tasks that lack the same seeds share a sentence."""
     seeds = {run.seed for run in group.runs.runs}
     has: dict[tuple[str, str], set[int]] = defaultdict(set)
     for run in group.runs.runs:

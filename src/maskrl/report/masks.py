@@ -1,7 +1,7 @@
-"""The mask explorer: a page that shows the clips that the encoder gets when MLR hides a part of them.
+"""The mask explorer: a page that shows the masked clips that the encoder gets.
 
-The page only draws: every mask in it comes from the masker that trains, every crop and every gain by the
-augmentation, each setting several times. A mask is kept as one bit per cube.
+The page only draws: its masks come from the masker used in training, its crops and gains from the augmentation, several per
+setting. A mask is stored as one bit per cube.
 """
 
 import base64
@@ -32,12 +32,12 @@ Shape = tuple[int, int, int]  # steps, height, width
 
 STRATEGIES: tuple[Literal["cube", "spatial", "temporal"], ...] = ("cube", "spatial", "temporal")
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-DRAWS = 6  # masks of every setting
-FINEST = 20  # cells along a side, at most; the recipe's own patch may be finer
+DRAWS = 6  # masks per setting
+FINEST = 20  # maximum cells along a side; the recipe's own patch may be finer
 
 
 def explore(recipe: Recipe, footage: Footage, *, note: str = "", command: str = "") -> dict[str, Any]:
-    """All that the page draws, as plain values. `command`: the beginning of the line that trains with the masks shown."""
+    """The data of the page, as plain values. `command`: the beginning of the command that trains with the masks shown."""
     objective = objective_of(recipe)
     mask, of = objective.mask, objective.corrupt
     pictures, stacks = _without_repeats(footage.obs, recipe.env.frame_stack)
@@ -69,10 +69,10 @@ def explore(recipe: Recipe, footage: Footage, *, note: str = "", command: str = 
 
 
 def _choices(mask: MaskConfig, of: Of, shape: Shape) -> dict[str, Any]:
-    """The choices on the page, which include the recipe's own values, and the masks of every choice."""
+    """The choices on the page, including the recipe's own values, and the masks of every choice."""
     steps, *sides = shape
     divisors = [depth for depth in range(1, steps + 1) if steps % depth == 0]
-    depths = sorted({*divisors, mask.cube[0]})  # whether or not it divides them: spatial masks do not ask
+    depths = sorted({*divisors, mask.cube[0]})  # even if it does not divide them: spatial masks ignore it
     squares = [n for n in range(1, min(sides) // 2 + 1) if not any(side % n for side in sides)]
     coarse = [[n, n] for n in squares if max(sides) // n <= FINEST]
     own = list(mask.cube[1:]) if of == "pixels" else [mask.feature_patch, mask.feature_patch]
@@ -80,7 +80,7 @@ def _choices(mask: MaskConfig, of: Of, shape: Shape) -> dict[str, Any]:
     ratios = sorted({*RATIOS, mask.ratio})
     return {
         "ratios": ratios,
-        "ratio_keys": list(map(str, ratios)),  # as the keys of the masks and a command have them
+        "ratio_keys": list(map(str, ratios)),  # as in the keys of masks and in commands
         "depths": depths,
         "patches": patches,
         "masks": dict(_masks(mask, of, shape, itertools.product(ratios, depths, patches))),
@@ -91,10 +91,10 @@ def _choices(mask: MaskConfig, of: Of, shape: Shape) -> dict[str, Any]:
 def _masks(
     mask: MaskConfig, of: Of, shape: Shape, settings: Iterable[tuple[float, int, Sequence[int]]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every setting by its key, drawn once. A setting that the masker refuses has its error instead."""
+    """The masks of every setting by key. A setting that the masker rejects has its error instead."""
     seen = set[str]()
     for ratio, depth, (height, width) in settings:
-        # Values that a strategy ignores are not in its key: spatial masks are one step deep, temporal ones a frame wide.
+        # A key lacks values that its strategy ignores: spatial masks are one step deep, temporal ones a frame wide.
         ignoring = {"cube": f"{depth}/{height}x{width}", "spatial": f"{height}x{width}", "temporal": f"{depth}"}
         for strategy in STRATEGIES:
             key = f"{strategy}/{ratio}/{ignoring[strategy]}"
@@ -108,14 +108,14 @@ def _drawn(mask: MaskConfig, of: Of, shape: Shape, **setting: Any) -> dict[str, 
     try:
         masker = replace(mask, **setting).build(of=of)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a patch does not divide the picture: the page shows it
+            warnings.simplefilter("ignore")  # about patches that do not divide the picture: the page shows it
             return draw_masks(masker, shape, DRAWS)
     except ValueError as error:
         return {"refused": str(error)}
 
 
 def draw_masks(masker: CubeMasker, shape: Shape, draws: int) -> dict[str, Any]:
-    """Masks of one setting for clips of K × H × W: the grid, and a bit for every cube, 1 = visible."""
+    """Draw masks of one setting for clips of K × H × W: the grid, and a bit per cube, 1 = visible."""
     grid = masker.grid(*shape)
     keeps = replace(masker, per_clip=True)(torch.empty(()).expand(draws, shape[0], 1, *shape[1:]))[:, :, 0].numpy()
     cells = keeps[np.ix_(range(draws), *map(first_of_cells, shape, grid))]
@@ -123,20 +123,20 @@ def draw_masks(masker: CubeMasker, shape: Shape, draws: int) -> dict[str, Any]:
 
 
 def first_of_cells(length: int, cells: int) -> list[int]:
-    """Where each cell begins along a side. The masker puts place p into cell p · cells // length."""
+    """The first pixel of each cell along a side. The masker puts pixel p into cell p · cells // length."""
     return [-(-cell * length // cells) for cell in range(cells)]
 
 
 def _own_words(objective: MLRConfig) -> list[str]:
-    """Further notes on this recipe's masks."""
+    """Notes on this recipe's masks."""
     mask = objective.mask
     share = "Every clip of a batch has its own mask." if mask.per_clip else "All clips of a batch share one mask."
-    words = [f"{share} It is drawn anew for every update."]
+    words = [f"{share} A new one is drawn for every update."]
     if mask.strategy != "temporal":
         words.append(
             "Every block of steps hides the same number of cubes."
             if mask.balanced
-            else "The share is kept over the whole clip, so blocks of steps differ."
+            else "The ratio holds over the whole clip, so blocks of steps differ."
         )
     words.append(f"The number of hidden cubes is rounded {'down' if mask.rounding == 'floor' else 'up'}.")
     if objective.masked_input_scale == "raw255":
@@ -145,13 +145,13 @@ def _own_words(objective: MLRConfig) -> list[str]:
 
 
 def _augmentation(objective: MLRConfig, obs: Tensor) -> dict[str, Any]:
-    """The window and the gain of each observation, from the real augmentation applied to a map of places."""
+    """The window and the gain of each observation, from the real augmentation applied to a map of positions."""
     augment: Augment = objective.augment.build()
     steps, (height, width) = len(obs), obs.shape[-2:]
     rows, columns = torch.arange(height)[:, None].expand(height, width), torch.arange(width).expand(height, width)
     view = augment(torch.stack([rows, columns]).expand(steps, 2, height, width))
     tall, wide = view.obs.shape[-2:]
-    # In the middle of a picture no border is repeated, so the place there shows the shift of the whole.
+    # No border is repeated in the middle of a picture, so the position there shows the shift of the whole.
     moved = view.obs[:, :, tall // 2, wide // 2] - torch.tensor([tall // 2, wide // 2])
     crop, shift, intensity = objective.augment.crop, objective.augment.shift, objective.augment.intensity
     words = [f"a random crop of {crop} × {crop} pixels"] if crop is not None else []
@@ -161,7 +161,7 @@ def _augmentation(objective: MLRConfig, obs: Tensor) -> dict[str, Any]:
 
 
 def _without_repeats(obs: Tensor, stack: int) -> tuple[NDArray[np.uint8], list[list[int]]]:
-    """The distinct frames (N, H, W, 3), and which of them each step's stack has, oldest first."""
+    """The distinct frames (N, H, W, 3), and the indices of each step's stack, oldest first."""
     steps, channels, height, width = obs.shape
     frames = obs.numpy().reshape(steps * stack, channels // stack, height, width)
     numbers: dict[bytes, int] = {}
@@ -177,7 +177,7 @@ def _features(maps: Tensor) -> dict[str, Any]:
 
 
 def _png(pictures: NDArray[np.uint8]) -> str:
-    """(N, H, W, 3) → one picture of them, below each other, as a data address. Without loss: pixels are compared."""
+    """(N, H, W, 3) → one picture with all of them below each other, as a data URL. Lossless, because pixels are compared."""
     require_extra("PIL", "report")
     from PIL import Image
 
@@ -187,7 +187,7 @@ def _png(pictures: NDArray[np.uint8]) -> str:
 
 
 def write_page(data: Mapping[str, Any], path: Path) -> None:
-    """Write the page, one file that needs no other; the whole file or nothing."""
+    """Write the page as one self-contained file; the whole file or nothing."""
     require_extra("jinja2", "report")
     from jinja2 import Environment
 

@@ -31,7 +31,7 @@ def representation(runs: Cases, *, papers: bool) -> Section | None:
         "The cosine is between latents of masked and of original observations: near 1, the mask hardly changes the latents. "
         "Effective rank and dead units show collapse; R² measures how well a linear map predicts the simulator’s state from "
         "the latents.",
-        "Each number is of the last probe of a run, and the mean over runs.",
+        "Each number is the mean over runs of their last probes.",
     )
     blocks: tuple[Block, ...] = (_probes_table(found, papers=papers), *_cosine_curves(found))
     return Section("representation", "What the encoders learned", told, blocks)
@@ -60,7 +60,7 @@ def _probes_table(found: Cases, *, papers: bool) -> Table:
 
 
 def _last_probe(fact: RunFacts) -> dict[str, float]:
-    """The newest value of each."""
+    """The newest value of each measure."""
     found = dict[str, float]()
     for probe in fact.probes:
         linear = probe.get("linear")
@@ -70,7 +70,7 @@ def _last_probe(fact: RunFacts) -> dict[str, float]:
 
 
 def _cosine_curves(found: Cases) -> Iterator[Chart]:
-    """The encoder's cosine over training, where it was measured more than once; a panel for each task and protocol."""
+    """Charts of the encoder's cosine over training, if it was measured more than once; a panel per task and protocol."""
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for case, facts in found.items():
         measured = [(fact.run.seed, points) for fact in facts if (points := _cosines(fact))]

@@ -1,7 +1,6 @@
-"""Tables as plain values, and how they are made.
+"""Tables as plain values, and functions that build them.
 
-A cell has a text for people and numbers for machines: Markdown and LaTeX print the text, CSV writes the numbers, and the page
-sorts by the first of them.
+A cell has a text and numbers: Markdown and LaTeX print the text, CSV writes the numbers, and the page sorts by the first number.
 """
 
 import math
@@ -14,26 +13,26 @@ from numpy.typing import ArrayLike
 from maskrl.analysis.statistics import Estimate, Summary
 from maskrl.analysis.verdict import digits_for
 
-LONGEST_KEY = 100  # of one name; two of them and an ending are the name of a file
+LONGEST_KEY = 100  # characters of one name; a file's name has two of them and a suffix
 
-# What a cell means, for its colour and sign on the page.
+# The meaning of a cell, for its colour and sign on the page.
 Mark = Literal["", "above", "below", "consistent", "unsure", "apart", "good", "bad", "warn", "quiet"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one field shows, and the numbers behind it."""
+    """The text of a cell and its numbers."""
 
     text: str
-    numbers: tuple[float | None, ...] = ()  # one for each part of its column; none in a column of words
-    note: str = ""  # shown on the page when the cell is pointed at, and as a footnote elsewhere
+    numbers: tuple[float | None, ...] = ()  # one per part of its column; none in a column of text
+    note: str = ""  # a tooltip on the page, a footnote elsewhere
     mark: Mark = ""
     strong: bool = False
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and what the numbers of its cells are: ("mean", "std"). A column of words has no parts."""
+    """A heading, and the names of its cells' numbers, such as ("mean", "std"). A column of text has none."""
 
     name: str
     parts: tuple[str, ...] = ()
@@ -43,14 +42,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its title; the key is its name in files and links."""
+    """A table with its title; `key` is its name in files and links."""
 
     key: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    summary: tuple[tuple[Cell, ...], ...] = ()  # rows that stay last, such as the mean over tasks
+    summary: tuple[tuple[Cell, ...], ...] = ()  # rows that stay last when sorted, such as the mean over tasks
 
     def __post_init__(self) -> None:
         for row in (*self.rows, *self.summary):
@@ -68,7 +67,7 @@ class Table:
 NOTHING = Cell("–")
 
 T = TypeVar("T")
-Field = tuple[Column, Callable[[T], Cell]]  # a heading, and how it makes the cell of an item
+Field = tuple[Column, Callable[[T], Cell]]  # a column, and the function that gives its cell for an item
 
 
 def tabulated(
@@ -79,18 +78,18 @@ def tabulated(
     notes: Sequence[str] = (),
     last: Iterable[T] = (),
 ) -> Table:
-    """A row for every item, a column for every field. `last`: items whose rows stay last."""
+    """A table with a row per item and a column per field. `last`: items whose rows stay last."""
     rows, summary = (tuple(tuple(make(item) for _, make in fields) for item in part) for part in (items, last))
     return Table(key, title, tuple(column for column, _ in fields), rows, tuple(notes), summary)
 
 
 def number(value: float | None, digits: int | None = None, *, note: str = "", mark: Mark = "") -> Cell:
-    """A cell with one number; none, or one that is not finite, is a dash."""
+    """A cell with one number; a dash for None or a number that is not finite."""
     return Cell(shown(value, digits), (value,), note, mark)
 
 
 def shown(value: float | None, digits: int | None = None, *, sign: bool = False) -> str:
-    """A number for people: whole from 100 on, three digits below 10, a real minus sign."""
+    """A number as text: whole from 100 on, three digits below 10, with a typographic minus sign."""
     if value is None or not math.isfinite(value):
         return "–"
     if digits is None:
@@ -99,7 +98,7 @@ def shown(value: float | None, digits: int | None = None, *, sign: bool = False)
 
 
 def spread(mean: float, std: float | None, digits: int | None = None) -> str:
-    """Such as "907 ± 58", both with the digits that the larger of them calls for."""
+    """Such as "907 ± 58", both with the digits suited to the larger one."""
     if std is None or not math.isfinite(std):
         return shown(mean, digits)
     if digits is None:
@@ -108,20 +107,18 @@ def spread(mean: float, std: float | None, digits: int | None = None) -> str:
 
 
 def summary_cell(values: ArrayLike) -> Cell:
-    """Mean and standard deviation of runs, and how many they are."""
+    """The mean, standard deviation and number of runs."""
     mean, std, runs = Summary.of(values)
     return Cell(f"{spread(mean, std)} ({runs})", (mean, None if math.isnan(std) else std, runs))
 
 
 def as_printed(text: str, numbers: tuple[float | None, ...], misprint: str | None) -> Cell:
-    """A number of the paper's, with an asterisk if it is misprinted."""
+    """A number from the paper, with an asterisk if it is misprinted."""
     return Cell(f"{text} *", numbers, misprint, "warn") if misprint else Cell(text, numbers, mark="quiet")
 
 
 def estimate_cell(estimate: Estimate) -> Cell:
-    """A number with its interval, if it has one. One of zero width is left out: agreement of a few runs does not prove
-    certainty.
-    """
+    """A number with its interval, if there is one. One of zero width is left out: a few runs that agree prove nothing."""
     value, low, high = (float(part) for part in estimate)
     ends = shown(low, 3), shown(high, 3)
     if ends[0] == ends[1]:
@@ -134,6 +131,6 @@ def counted(count: int, noun: str) -> str:
 
 
 def key_of(*names: str) -> str:
-    """A name for files and links: small letters, digits and hyphens, not too many of them for a file system."""
+    """A name for files and links: lower-case letters, digits and hyphens, short enough for a file system."""
     letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in "-".join(names).lower())
     return "-".join(part for part in letters.split("-") if part)[:LONGEST_KEY].rstrip("-") or "table"

@@ -1,4 +1,4 @@
-"""Every task: scores beside the paper's, verdicts with the numbers behind them, and where a method does not help."""
+"""Tables per task: scores beside the paper's, verdicts with their numbers, and tasks on which a method does not help."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from maskrl.report.tables import (
     tabulated,
 )
 
-MOST_LINES = 12  # of sentences that are not folded
+MOST_LINES = 12  # sentences before the rest is folded
 RUNS = ("mean", "std", "runs")
 MARKS: Mapping[str, Mark] = {
     "above": "above",
@@ -37,7 +37,7 @@ MARKS: Mapping[str, Mark] = {
 
 
 def task_by_task(group: Group) -> Section:
-    """Every task: ours, the paper's column beside it, and the verdict with the numbers behind it."""
+    """The section on tasks: our scores, the paper's beside them, and the verdicts with their numbers."""
     tables = [_scores_table(group)]
     for ending, reference, found in (
         ("paper", "the paper", group.against_paper),
@@ -48,12 +48,14 @@ def task_by_task(group: Group) -> Section:
             for m, verdicts in found.items()
             if verdicts.tasks
         ]
-    told = "Mean ± standard deviation over runs, and how many runs in brackets. The unit of replication is the run."
+    told = (
+        "Mean ± standard deviation over runs, with the number of runs in brackets. The unit of replication is the run."
+    )
     return Section(f"{group.key}-tasks", "Task by task", (told,), tuple(tables), over=group.name)
 
 
 def _scores_table(group: Group) -> Table:
-    # Of the paper's columns, its own methods and those that we have runs of.
+    # The paper's columns of its own methods and of those with runs.
     found = [group.paper(task, method) for method in in_order({*GAIN, *group.methods}) for task in group.tasks]
     printed = {plainly(cell.method): cell.method for cell in found if cell is not None}
     fields: list[Field[str]] = [(Column("task"), lambda task: Cell(short(task), strong=True))]
@@ -69,7 +71,7 @@ def _scores_table(group: Group) -> Table:
 
 
 def _our_fields(group: Group, method: str, printed: str | None) -> list[Field[str]]:
-    """Our column; if the paper has that method, its column and the verdict."""
+    """Our column and, if the paper has this method, its column and the verdict."""
     ours: Field[str] = (Column(method, RUNS), lambda task: our_cell(group, method, task))
     verdict: Field[str] = (Column(f"{method}: verdict"), lambda task: _short_verdict(group, method, task))
     return [ours] if printed is None else [ours, _papers_field(group, printed), verdict]
@@ -80,7 +82,7 @@ def _papers_field(group: Group, method: str) -> Field[str]:
 
 
 def papers_column(group: Group, name: str, parts: tuple[str, ...]) -> Column:
-    """For numbers of the paper beside the group's own."""
+    """A column for the paper's numbers."""
     why = group.not_the_papers
     return Column(f"paper: {name}", parts, "apart" if why else "quiet", why)
 
@@ -97,7 +99,7 @@ def our_cell(group: Group, method: str | None, task: str) -> Cell:
 
 
 def papers_cell(cell: PublishedScore | None) -> Cell:
-    """A score as the paper prints it, with its seeds."""
+    """The paper's score as printed, with its seeds."""
     if cell is None:
         return NOTHING
     text = spread(cell.mean, cell.std, 0 if cell.unit == "frames" else 1) + (f" ({cell.seeds})" if cell.seeds else "")
@@ -142,7 +144,7 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
     every = (*verdicts.tasks, *verdicts.overall)
     gauged = any(verdict.needed is not None for verdict in every)
     gauge = (
-        "No difference counts as consistent only if there are enough seeds to find the paper’s own gain of MLR over its "
+        "No difference counts as consistent only if there are enough seeds to detect the paper’s gain of MLR over its "
         "Baseline."
         if gauged
         else "If no difference shows, there may still be one."
@@ -152,13 +154,13 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
         "Cohen’s d.",
         f"The verdict uses the uncorrected p: above or below if it is less than 0.05. {gauge}",
     ]
-    if not tested:  # then there is no test over tasks, either
+    if not tested:  # then there is no test over tasks either
         notes = [f"Nothing is tested: {'; '.join(dict.fromkeys(verdict.untested for verdict in every))}."]
     return tabulated(key, title, fields, verdicts.tasks, notes, verdicts.overall)
 
 
 def _tests(verdicts: Sequence[Verdict]) -> str:
-    """The test behind the p values of a table."""
+    """The test of a table's p values, in words."""
     found = [verdict.paired for verdict in verdicts if verdict.difference is not None]
     if all(found):
         return "of the paired t test, because both have the same seeds"
@@ -183,7 +185,7 @@ def _p_cell(p: float | None) -> Cell:
 
 
 def negative(group: Group) -> Section:
-    """Tasks on which a method is below the Baseline, or shows no difference from it."""
+    """The section on tasks where a method is below the Baseline, or shows no difference from it."""
     key, title = f"{group.key}-negative", "Where it does not help"
     if group.reference is None:
         what = (
@@ -199,7 +201,7 @@ def negative(group: Group) -> Section:
 
 
 def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> tuple[str, tuple[Line, ...]]:
-    """Count the tasks above, below and without a clear difference, with a sentence for each on which the method is not above."""
+    """The counts of tasks above, below and unclear, with a sentence for each task on which the method is not above."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     unsure = len(verdicts) - counts["above"] - counts["below"]
     told = (

@@ -1,4 +1,4 @@
-"""The time that runs took."""
+"""The section on the time of runs."""
 
 import math
 from collections import defaultdict
@@ -46,7 +46,7 @@ def _table(found: Cases, parts: Sequence[str]) -> Table:
         *CASE_FIELDS,
         (Column("runs", ("",)), lambda case: number(len(found[case]), 0)),
         (Column("finished", ("",)), lambda case: number(len(finished[case]), 0)),
-        (Column("hours per run", ("",), note="of those that have finished"), hours),
+        (Column("hours per run", ("",), note="finished runs only"), hours),
         (Column("frames per second", ("",)), speed),
         *map(share, parts),
     ]
@@ -54,7 +54,7 @@ def _table(found: Cases, parts: Sequence[str]) -> Table:
 
 
 def _mean_seconds(facts: Sequence[RunFacts], parts: Sequence[str]) -> dict[str, float]:
-    """Part → seconds, the mean over runs."""
+    """Part → mean seconds over runs."""
     return {part: math.fsum(fact.timing.get(part, 0.0) for fact in facts) / len(facts) for part in parts}
 
 
@@ -64,7 +64,7 @@ def _share_cell(seconds: Mapping[str, float], part: str) -> Cell:
 
 
 def _bars(found: Cases, parts: Sequence[str]) -> list[Chart]:
-    """Where the time of finished runs went: a bar for each method of each protocol. The table has every task."""
+    """The time of finished runs by part: a bar per method and protocol. The table has every task."""
     together = defaultdict[tuple[str, str], list[RunFacts]](list)
     for case, facts in found.items():
         together[case.setting, case.method] += [fact for fact in facts if fact.finished]

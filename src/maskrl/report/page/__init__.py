@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, for any browser, without a server and without the network."""
+"""The page: one self-contained HTML file for any browser, without a server or network."""
 
 import itertools
 import json
@@ -14,12 +14,12 @@ from maskrl.report.document import Chart, Report, Section
 from maskrl.report.exports import FORMATS, all_notes
 from maskrl.report.tables import Table
 
-LONG = 20  # letters of a word that is broken on paper, so that its table fits
+LONG = 20  # letters from which a word is broken in print, so that its table fits
 NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV"}
 
 
 def render(report: Report) -> str:
-    """The page as text. Every name in it is data: jinja2 escapes it in HTML, and `script_json` within the script."""
+    """The page as HTML. All names are data: jinja2 escapes them in HTML, and `script_json` in the script."""
     require_extra("jinja2", "report")
     import jinja2
     from markupsafe import Markup
@@ -50,17 +50,17 @@ def render(report: Report) -> str:
 
 
 def _by_runs(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Neighbours that are about the same runs, together: for the contents."""
+    """Group neighbouring sections about the same runs, for the table of contents."""
     return [(over, list(group)) for over, group in itertools.groupby(sections, key=lambda section: section.over)]
 
 
 def _within(title: str, section: Section) -> str:
-    """A caption below a heading that names the runs already."""
+    """A caption without the runs that its section's heading names."""
     return title.removesuffix(f", {section.over}") if section.over else title
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end its script element, nor be taken for markup."""
+    """JSON that can neither end its script element nor be read as markup."""
     text = json.dumps(_plain(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -76,7 +76,7 @@ def _data(report: Report) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Without numbers that JSON does not have."""
+    """Replace numbers that JSON lacks, such as NaN, by null."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
