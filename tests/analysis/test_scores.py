@@ -124,7 +124,7 @@ def test_a_seed_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     scores = Scores.read(tmp_path)
     assert scores.at().values("mlr", "toy/reach").tolist() == [1]
     assert scores.problems == (
-        f"mlr on toy/reach, seed 1 is there twice: {tmp_path / 'a'} is kept and {tmp_path / 'b'} left out.",
+        f"mlr on toy/reach, seed 1 exists twice: {tmp_path / 'a'} is kept and {tmp_path / 'b'} left out.",
     )
 
 
@@ -162,7 +162,7 @@ def test_a_run_that_is_in_a_csv_as_well_counts_once(tmp_path: Path) -> None:
     file = csv_file(tmp_path, "method,task,seed,frames,score\nmlr,toy/reach,1,0,9\nmlr,toy/reach,1,3000,1\n")
     scores = Scores.read(tmp_path, file)
     assert len(scores.runs) == 1
-    assert "there twice" in scores.problems[0]
+    assert "exists twice" in scores.problems[0]
 
 
 def test_a_long_run_that_begins_as_a_short_one_counts_once(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_long_run_that_begins_as_a_short_one_counts_once(tmp_path: Path) -> No
     assert len(scores.runs) == 2
     early = scores.at(3000)
     assert early.values("mlr", "toy/reach").tolist() == [1]
-    assert "there twice" in early.problems[-1]
+    assert "exists twice" in early.problems[-1]
     assert early.conflicts() == []
 
 

@@ -477,7 +477,7 @@ def test_every_problem_of_reading_is_on_the_page_and_the_rest_is_made(tmp_path: 
     page = report([tmp_path, tmp_path / "empty", other])
     problems = "\n".join(page.problems)
     for sentence in (
-        "is there twice",
+        "exists twice",
         "has no evaluation",
         "not a finite number",
         "cannot be read",

@@ -1,4 +1,4 @@
-"""How often a test finds a true difference, and how many runs that takes."""
+"""The power of a test: how often it finds a true difference, and the runs it needs for that."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from maskrl.analysis.statistics import CONFIDENCE, ENOUGH, POWER, Summary, effect_size, seeds_needed, t_quantile
 
-FEW = 10  # runs, below which tests of several tasks are simulated
-DRAWS = 10_000  # of them: a standard error of 0.004 where it matters
+FEW = 10  # runs below which tests over several tasks are simulated
+DRAWS = 10_000  # simulated tests: a standard error of at most about 0.004
 
 
 def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int]) -> float:
-    """The chance that the paired test of the means over tasks finds x above y, if both are as told, with these seeds of each task.
+    """The probability that the paired test of means over tasks finds x above y, if both summaries are true, with these seeds.
 
-    Runs of the same seed are taken to be independent: how alike they are is not known in advance. A finding in the wrong
-    direction does not count. The statistic is noncentral t: exactly so on one task, and with Satterthwaite's degrees of freedom
-    over several with ten runs or more. With fewer, that promises too much (94 instead of 92 of 100 for the mean of the paper's
-    six tasks with 4), as the degrees of freedom are estimated, too: then tests are simulated, always with the same draws.
+    Assumes that runs of the same seed are independent, because their correlation is unknown in advance. A finding in the wrong
+    direction does not count. The statistic is noncentral t: exactly on one task, and with Satterthwaite's degrees of freedom over
+    several tasks with ten runs or more. With fewer runs this is too optimistic (94 instead of 92 % for the mean of the paper's six
+    tasks with 4), because the degrees of freedom are estimated, too: then tests are simulated, always with the same draws.
     """
     of_tasks = [((a.std**2 + b.std**2) / n, n - 1) for a, b, n in zip(x, y, seeds, strict=True)]
     parts = [(part, left) for part, left in of_tasks if part > 0]
@@ -36,7 +36,7 @@ def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int]) -> f
 
 
 def _simulated(difference: float, parts: Sequence[tuple[float, int]]) -> float:
-    """Of many tests, the share that finds it: a normal difference, and a χ² estimate of every variance and its freedom."""
+    """The share of simulated tests that find the difference: normal differences, and χ² estimates of each variance."""
     drawn = [(part * _estimates(place, left), left) for place, (part, left) in enumerate(parts)]
     variance = np.sum([part for part, _ in drawn], axis=0)
     freedom = variance**2 / np.sum([part**2 / left for part, left in drawn], axis=0)
@@ -48,21 +48,21 @@ def _simulated(difference: float, parts: Sequence[tuple[float, int]]) -> float:
 
 @cache
 def _estimates(place: int, left: int) -> NDArray[np.float64]:
-    """Estimates of a variance of 1 with `left` degrees of freedom."""
+    """Draws of the estimate of a variance of 1 with `left` degrees of freedom."""
     return np.asarray(np.random.default_rng((place, left)).chisquare(left, DRAWS) / left)
 
 
 @cache
 def _critical() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """1 / degrees of freedom → the logarithm of t's quantile, to be interpolated."""
+    """A table for interpolation: 1 / degrees of freedom → the logarithm of t's quantile."""
     inverse = np.linspace(1e-6, 1, 201)
     return inverse, np.log([t_quantile(1 - CONFIDENCE, 1 / value) for value in inverse])
 
 
 def t_beyond(t: float, freedom: float, centre: float) -> float:
-    """How likely noncentral t is above t: (z + centre) / s, where z is normal and s² is χ² over its degrees of freedom.
+    """The probability that noncentral t exceeds t: (z + centre) / s, where z is normal and s² is χ² over its degrees of freedom.
 
-    The integral over log s, by the trapezoidal rule: smooth and 0 at both ends, so that the rule is good to nine digits.
+    Integrates over log s by the trapezoidal rule. The integrand is smooth and 0 at both ends, so the result has nine digits.
     """
     # log s has a standard deviation of about 1 / √(2 · freedom), and a tail to the left.
     width = 12 / math.sqrt(2 * freedom)
@@ -74,9 +74,9 @@ def t_beyond(t: float, freedom: float, centre: float) -> float:
 
 
 def seeds_for(x: Sequence[Summary], y: Sequence[Summary]) -> int | None:
-    """Runs of each method, the same on every task, that find x above y often enough; None if x is not above.
+    """The runs per method and task for a power of `POWER` to find x above y; None if x is not above.
 
-    From `seeds_needed` upwards, which goes by the normal distribution and is up to three too low.
+    Searches upwards from `seeds_needed`, which uses the normal distribution and is up to three too low.
     """
     effect = effect_size(x, y)
     least = seeds_needed(effect)

@@ -1,6 +1,6 @@
-"""The scores of one run, and where they are read from: run directories and CSV files.
+"""Read the scores of runs from run directories and CSV files.
 
-Reading goes on after a problem: a reader returns the runs that it could read, and a sentence for every problem.
+Reading continues after a problem: a reader returns all readable runs, and a sentence for every problem.
 """
 
 import csv
@@ -30,20 +30,20 @@ from maskrl.recipes.overrides import from_json
 from maskrl.recipes.published import Unit, published_scores
 from maskrl.runs.directory import Run, RunError
 
-COLUMNS = ("method", "task", "seed", "score")  # of a CSV, and one of the two units
-CSV = 1 << 28  # bytes of a CSV at most
-LARGEST = 1e100  # of a score: squares of a larger one soon overflow
+COLUMNS = ("method", "task", "seed", "score")  # of a CSV, besides one of the two units
+CSV = 1 << 28  # maximum bytes of a CSV
+LARGEST = 1e100  # maximum score: squares of larger ones overflow
 
 
 @dataclass(frozen=True)
 class RunScores:
-    """One run, the unit of replication. The returns of its episodes count only through the mean of each evaluation."""
+    """One run, the unit of replication. Returns of episodes count only through the mean of each evaluation."""
 
     method: str
-    task: str  # with its suite: "dmcontrol/walker-walk"
+    task: str  # with the suite: "dmcontrol/walker-walk"
     seed: int
     unit: Unit
-    curve: tuple[tuple[int, float], ...]  # (time, score) of every evaluation, in the order of time
+    curve: tuple[tuple[int, float], ...]  # (time, score) of every evaluation, in order
     protocol: Protocol
     source: str  # its directory or file
 
@@ -57,29 +57,29 @@ class RunScores:
 
     @property
     def budget(self) -> int | None:
-        """When the run is over, in its unit."""
+        """The run's budget in its unit; None if unknown."""
         return cast(int | None, self.protocol.get(f"budget.{self.unit}"))
 
     @property
     def departures(self) -> list[str]:
-        """Where its protocol is not the paper's: "env.size: 100 -> 48". Nothing on a task that the paper does not have."""
+        """Differences from the paper's protocol: "env.size: 100 -> 48". Empty on tasks that the paper does not have."""
         return protocol_difference(papers_protocol(self.task), self.protocol)
 
 
-Found = tuple[list[RunScores], list[str]]  # runs, and what is wrong
+Found = tuple[list[RunScores], list[str]]  # runs and problems
 
 
 def score_or_nan(value: Any) -> float:
-    """Not a number if there is none, or if it is larger than any score."""
+    """The value as a score; NaN if it is missing or too large."""
     try:
         score = math.nan if value is None else float(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         return math.nan
     return score if abs(score) <= LARGEST else math.nan
 
 
 def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """Every run directory in a folder, at any depth, that has not been seen yet: paths may overlap."""
+    """Every run directory in a folder, at any depth, except those in `seen`: paths may overlap."""
     found = (Path(place) for place, folders, files in os.walk(path) if "recipe.json" in (*folders, *files))
     for folder in sorted(found):
         if folder.resolve() not in seen:
@@ -88,7 +88,7 @@ def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def read_folder(path: Path, seen: set[Path]) -> Found:
-    """The runs in a folder that have not been seen yet."""
+    """Read the runs in a folder, except those in `seen`."""
     if not path.is_dir():
         return [], [f"{path} does not exist."]
     runs, problems = list[RunScores](), list[str]()
@@ -137,11 +137,11 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
 
 # ── Published results ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-ABOUT, SCORES = "about.json", "scores.csv"  # of a study in a repository, as `maskrl results` writes them
+ABOUT, SCORES = "about.json", "scores.csv"  # files of `maskrl results`
 
 
 def read_results(folder: Path) -> Found:
-    """The runs of a study that `maskrl results` wrote: their scores, with the protocol of the recipes beside them."""
+    """Read the runs of a study that `maskrl results` wrote: scores, and the protocol from their recipes."""
     runs, problems = _read_csv(folder / SCORES, folder / SCORES)
     try:
         about = read_object(folder, ABOUT)
@@ -155,16 +155,16 @@ def read_results(folder: Path) -> Found:
 
 # ── CSV files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_Key = tuple[str, str, int, Unit]  # which run a row belongs to: method, task, seed, unit
+_Key = tuple[str, str, int, Unit]  # of a run: method, task, seed, unit
 
 
 def read_csv(path: Path) -> Found:
-    """The runs of a file with a row for every evaluation. A link that is named by the user is followed."""
+    """Read the runs of a CSV with a row per evaluation. Follows a link that the user named."""
     return _read_csv(path, path.resolve())
 
 
 def _read_csv(path: Path, there: Path) -> Found:
-    """`there`: where the file is. It is not a link, pipe or device."""
+    """`there`: the resolved path, not a link, pipe or device."""
     try:
         text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
@@ -194,7 +194,7 @@ def _read_csv(path: Path, there: Path) -> Found:
 
 
 def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -> Found:
-    """A run has one score at a time. Its budget is the latest time of its task: a seed that ends earlier has not reached it."""
+    """The runs of the rows, each with one score per time. A run's budget is the latest time of its task."""
     runs, problems, last = list[RunScores](), list[str](), defaultdict[tuple[str, Unit], int](int)
     for (_, task, _, unit), curve in curves.items():
         last[task, unit] = max(last[task, unit], *curve)
@@ -215,25 +215,25 @@ def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -
 
 
 def _parsed(line: Mapping[str, str], units: Sequence[Unit]) -> tuple[_Key, int, float]:
-    """Which run, at what time, and the score. A row with both times is counted as its benchmark does."""
+    """The run's key, the time and the score of a row. If a row has both units, the benchmark's unit counts."""
     task = _full_name(line["task"])
     told: list[Unit] = [unit for unit in units if line.get(unit, "").strip()]
     if not told:
-        raise ValueError("A row has a time.")
-    unit = told[-1] if task.startswith("atari/") else told[0]  # decisions are the last of the two
+        raise ValueError("A row must have a time.")
+    unit = told[-1] if task.startswith("atari/") else told[0]  # decisions come last
     key: _Key = (line["method"].strip(), task, _whole(line["seed"]), unit)
     return key, _whole(line[unit]), score_or_nan(line["score"])
 
 
 def _whole(text: str) -> int:
-    """A whole number, which may be written as 1e5 or 1.0."""
+    """Parse a whole number, which may be written as 1e5 or 1.0."""
     if not float(text).is_integer():
         raise ValueError(f"{text} is not a whole number.")
     return int(float(text))
 
 
 def _full_name(task: str) -> str:
-    """With its suite: "walker-walk" of the paper's tables is "dmcontrol/walker-walk"; others stay as they are."""
+    """The task with its suite: "walker-walk" becomes "dmcontrol/walker-walk"; unknown tasks are unchanged."""
     task = task.strip()
     return task if "/" in task else _papers_tasks().get(task, f"other/{task}")
 

@@ -1,8 +1,8 @@
-"""The scores of runs as small files for a repository: enough for `maskrl report` to draw their page again.
+"""Write the scores of runs as small files for a repository, from which `maskrl report` can rebuild their page.
 
-scores.csv   a row for every evaluation: method, task, seed, frames, decisions, updates, score, seconds
-probes.csv   a row for every probe of the encoder on the way, and the linear probe of the end where `maskrl probe` was run
-about.json   the recipe of every method on every task, the versions of everything, the machine, and the commands
+scores.csv   a row per evaluation: method, task, seed, frames, decisions, updates, score, seconds
+probes.csv   a row per probe of the encoder during training, and the final linear probe if `maskrl probe` was run
+about.json   the recipe of every method on every task, all versions, the machine, and the commands
 """
 
 import csv
@@ -32,8 +32,8 @@ PROBES = (
     "r2",
     "r2_random_encoder",
 )
-MARK = b'{\n "commands": ['  # how about.json begins
-APART = ("seed", "threads")  # of a recipe: a run's own
+MARK = b'{\n "commands": ['  # the beginning of about.json
+APART = ("seed", "threads")  # values of a recipe that differ between runs
 
 
 class ResultsError(Exception):
@@ -43,10 +43,9 @@ class ResultsError(Exception):
 def publish(
     paths: Sequence[Path], out: Path, *, commands: Sequence[str] = (), force: bool = False
 ) -> tuple[int, list[str]]:
-    """Write the scores of all runs that are done into a folder. Returns how many there are, and which are not done.
+    """Write the scores of all finished runs into a folder. Returns their number, and sentences about unfinished runs.
 
-    All runs must be of one code: the same versions on the same kind of machine. Replaces earlier results; other files only with
-    `force`.
+    All runs must have the same versions and the same kind of machine. Replaces earlier results; other files only with `force`.
     """
     rows, recipes, versions = list[dict[str, Any]](), dict[tuple[str, str], dict[str, Any]](), dict[str, Any]()
     unfinished, counted, seen, probes = list[str](), 0, set[Path](), list[dict[str, Any]]()
@@ -80,14 +79,14 @@ def publish(
 
 
 def _row(run: Run, method: str, task: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Round a number for reading, with enough digits for any figure."""
+    """A row for an event, with numbers rounded but precise enough for any figure."""
     found = {name: event.get(name) for name in COLUMNS}
     score = score_or_nan(event["score"])
     return found | {"method": method, "task": task, "seed": run.recipe.seed, "score": round(score, 4)}
 
 
 def _probes(run: Run, method: str, task: str) -> list[dict[str, Any]]:
-    """The cheap probes of a run; the last row also has the linear probe, if there is one of that time."""
+    """The cheap probes of a run; the last row also has the linear probe, if there is one at that time."""
     whose = {"method": method, "task": task, "seed": run.recipe.seed}
     rows = [{name: _short(event.get(name)) for name in PROBES} | whose for event in run.events("probe")]
     if rows and (run.path / "probe.json").exists():
@@ -103,7 +102,7 @@ def _short(value: Any) -> Any:
 
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
-    """The recipe without the values of a single run; its seed is 0."""
+    """The recipe's values that all its runs share; its seed is 0."""
     tree: dict[str, Any] = json.loads(as_json(recipe))
     return tree | dict.fromkeys(APART, None) | {"seed": 0}
 

@@ -15,7 +15,7 @@ from maskrl.recipes.schema import as_override
 
 
 class ScoresError(Exception):
-    """Scores that cannot be used as asked; the message says why."""
+    """Scores that cannot be used as requested; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Scores:
 
     @classmethod
     def read(cls, *paths: Path | str) -> "Scores":
-        """Of run directories, folders of them at any depth, and CSV files."""
+        """Read run directories, folders of them at any depth, and CSV files."""
         runs, problems, seen = list[RunScores](), list[str](), set[Path]()
         for path in map(Path, paths):
             if path.is_file():
@@ -53,11 +53,11 @@ class Scores:
         return sorted({run.suite for run in self.runs})
 
     def where(self, keep: Callable[[RunScores], bool]) -> "Scores":
-        """The runs for which that is true; the problems stay."""
+        """The runs for which `keep` is true, with all problems."""
         return replace(self, runs=tuple(run for run in self.runs if keep(run)))
 
     def at(self, time: int | None = None) -> "Scores":
-        """One score of every run: at that time, in its own unit, or at the end of its budget. A run without one is a problem."""
+        """One score per run: at this time, in its unit, or at the end of its budget. Runs without one become problems."""
         runs, problems = list[RunScores](), list[str]()
         for run in self.runs:
             wanted = run.budget if time is None else time
@@ -68,12 +68,12 @@ class Scores:
                 problems.append(
                     f"{run.name} ({run.source}) has no score at {wanted} {run.unit}: its last is at {run.curve[-1][0]}. Left out."
                 )
-        kept, repeated = _without_repeats(runs)  # a run of 500 000 frames may begin with another of 100 000
+        kept, repeated = _without_repeats(runs)  # a run of 500 000 frames may repeat one of 100 000
         return Scores(tuple(kept), (*self.problems, *problems, *repeated))
 
     def normalised(self) -> "Scores":
-        """On a scale that has 0 and 1: random and human player on Atari, random and perfect play of a toy, 0 and 1000 points
-        on DMControl. A task without such a scale is a problem.
+        """Normalised scores. 0 and 1 are the random and the human player on Atari, random and perfect play of a toy, 0 and 1000
+        points on DMControl. Tasks without a scale become problems.
         """
         scales = {task: scale(task) for task in self.tasks}
         problems = [
@@ -102,9 +102,9 @@ class Scores:
         return sorted((run for run in self.runs if (run.method, run.task) == (method, task)), key=lambda run: run.seed)
 
     def matrix(self, method: str, tasks: Sequence[str], *, mixed: bool = False) -> NDArray[np.float64]:
-        """(runs, tasks), for the aggregates. As many runs as the task with the fewest has, those with the smallest seeds.
+        """The scores (runs, tasks) for the aggregates. Every task has as many runs as the task with the fewest, by smallest seeds.
 
-        Refused if runs on these tasks, of this or another method, differ in their protocol, unless `mixed`.
+        Raises ScoresError if runs on these tasks, of this or another method, differ in protocol, unless `mixed`.
         """
         if not mixed:
             self.where(lambda run: run.task in tasks).require_one_protocol()
@@ -116,7 +116,7 @@ class Scores:
         return np.stack([column[:runs] for column in columns], axis=1)
 
     def conflicts(self) -> list[str]:
-        """Where runs differ in what must agree: values of the environment within a task, everything else within a suite."""
+        """Differences in values that must agree: those of the environment within a task, all others within a suite."""
         seen: dict[tuple[str, str], dict[str, list[RunScores]]] = defaultdict(lambda: defaultdict(list))
         for run in self.runs:
             for path, value in run.protocol.items():
@@ -129,10 +129,10 @@ class Scores:
         ]
 
     def groups(self) -> list["Scores"]:
-        """The runs in groups that may be averaged: each group has one protocol.
+        """Groups of runs that may be averaged: each has one protocol.
 
-        A run joins the first group that it does not contradict; what it does not tell contradicts nothing. Values of the
-        environment are compared by how they depart from the recipe of the task, so that a group has all of its tasks.
+        A run joins the first group without a conflict; unknown values do not conflict. Values of the environment are compared by
+        their differences from the task's recipe, so that a group can contain all tasks.
         """
         groups: list[tuple[dict[tuple[str, str], str], list[RunScores]]] = []
         for run in self.runs:
@@ -148,16 +148,16 @@ class Scores:
         return [replace(self, runs=tuple(members)) for _, members in groups]
 
     def require_one_protocol(self) -> None:
-        """Refuse runs that cannot be compared, and show their differences."""
+        """Raise ScoresError, with the differences, if these runs cannot be compared."""
         if conflicts := self.conflicts():
             listed = "\n".join(f"  {line}" for line in conflicts)
             raise ScoresError(
-                f"These runs do not have the same protocol:\n{listed}\nChoose among them, or ask for a mixture."
+                f"These runs do not have the same protocol:\n{listed}\nSelect runs of one protocol, or allow a mixture (--mixed)."
             )
 
 
 def _told(run: RunScores) -> dict[tuple[str, str], str]:
-    """(where it must agree, path) → value. The suite is one of the places, so that suites are groups of their own."""
+    """(scope in which it must agree, path) → value. The suite is included, so that suites are separate groups."""
     own = own_protocol(run.task, run.protocol["profile"]) if "profile" in run.protocol else {}
     told = {("", "suite"): run.suite, ("", "unit"): run.unit}
     for path, value in run.protocol.items():
@@ -171,7 +171,7 @@ def _told(run: RunScores) -> dict[tuple[str, str], str]:
 
 
 def _without_repeats(runs: Iterable[RunScores]) -> tuple[list[RunScores], list[str]]:
-    """One run of every seed, method, task and protocol: a second one is the same experiment again and adds no evidence."""
+    """One run per seed, method, task and protocol: a second one repeats the same experiment and adds no evidence."""
     kept: dict[tuple[str, str, int], list[RunScores]] = defaultdict(list)
     problems = []
     for run in runs:
@@ -180,7 +180,7 @@ def _without_repeats(runs: Iterable[RunScores]) -> tuple[list[RunScores], list[s
         if first is None:
             same_seed.append(run)
         else:
-            problems.append(f"{run.name} is there twice: {first.source} is kept and {run.source} left out.")
+            problems.append(f"{run.name} exists twice: {first.source} is kept and {run.source} left out.")
     return [run for same_seed in kept.values() for run in same_seed], problems
 
 
@@ -190,6 +190,6 @@ def _counted(runs: Sequence[RunScores]) -> str:
 
 
 def scale(task: str) -> tuple[float, float] | None:
-    """Which scores are 0 and 1 when they are normalised."""
+    """The scores that become 0 and 1 when normalised; None if the task has no scale."""
     named = named_recipe(task, "lite")
     return players(task) if named is None or named.env.returns is None else named.env.returns

@@ -1,10 +1,10 @@
-"""From scores to claims, in numpy alone.
+"""Aggregates, intervals and tests of scores, in numpy only.
 
-A matrix of scores is (runs, tasks); in front there may be further axes, which stay. A run is repeated with another seed: it is
-the unit of replication. The episodes of an evaluation are not: their mean is one score of one run.
+A matrix of scores is (runs, tasks), perhaps with further axes in front, which are kept. The run is the unit of replication,
+repeated with another seed. Episodes are not: the mean over the episodes of an evaluation is one score of one run.
 
-The aggregates are those of Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice (NeurIPS
-2021), whose library, rliable, is the oracle of the tests.
+The aggregates are those of Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice (NeurIPS 2021); the
+tests compare them with the authors' library, rliable.
 """
 
 import math
@@ -20,9 +20,9 @@ Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
 CONFIDENCE = 0.95
-POWER = 0.8  # the chance of finding a difference that counts as enough
-# Runs of each method from which on there are intervals, tests and probabilities. Two runs that beat two others have a
-# probability of improvement of 1, and every resample of them says so, too: a certainty that two runs do not give.
+POWER = 0.8  # a sufficient probability of finding a difference
+# Minimum runs per method for intervals, tests and probabilities. If two runs beat two others, the probability of improvement is 1
+# in every resample: a certainty that two runs cannot give.
 ENOUGH = 4
 
 
@@ -30,19 +30,19 @@ ENOUGH = 4
 
 
 def mean(scores: Array) -> Array:
-    """Over runs and tasks."""
+    """The mean over runs and tasks."""
     return np.asarray(scores.mean(axis=(-2, -1)))
 
 
 def median(scores: Array) -> Array:
-    """The median task's mean over runs: what the tables of the paper call Median."""
+    """The median over tasks of the mean over runs, the Median of the paper's tables."""
     return np.asarray(np.median(scores.mean(axis=-2), axis=-1))
 
 
 def interquartile_mean(scores: Array) -> Array:
-    """Of all runs of all tasks together, without the lower and the upper quarter (rounded down).
+    """The mean of all runs of all tasks, without the lowest and the highest quarter (rounded down).
 
-    Taking each task's mean first is a common mistake: that gives the interquartile mean of fewer, less extreme numbers.
+    Taking each task's mean first is a common mistake: it averages fewer, less extreme numbers.
     """
     everything = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
     quarter = everything.shape[-1] // 4
@@ -50,7 +50,7 @@ def interquartile_mean(scores: Array) -> Array:
 
 
 def optimality_gap(scores: Array) -> Array:
-    """How far runs stay below 1, on average. Scores above 1 do not compensate for those below."""
+    """The mean distance of runs below 1. Scores above 1 do not compensate for those below."""
     return np.asarray(np.maximum(1 - scores, 0).mean(axis=(-2, -1)))
 
 
@@ -66,7 +66,7 @@ AGGREGATES: Mapping[str, Statistic] = {
 
 
 class Estimate(NamedTuple):
-    """A number and its interval: numbers, or arrays of one per threshold. Not a number where runs are fewer than `ENOUGH`."""
+    """A value and its interval: numbers, or arrays with one per threshold. The interval is NaN for fewer than `ENOUGH` runs."""
 
     value: Array
     low: Array
@@ -74,7 +74,7 @@ class Estimate(NamedTuple):
 
 
 def bootstrap(statistic: Statistic, scores: ArrayLike, *, resamples: int = RESAMPLES) -> Array:
-    """The statistic of many resamples: (resamples, ...). Stratified: every task's runs are drawn again among themselves."""
+    """The statistic of many resamples: (resamples, ...). Stratified: the runs of each task are resampled separately."""
     matrix, chance = _matrix(scores), np.random.default_rng(0)
     runs, tasks = matrix.shape
     every_task = np.arange(tasks)
@@ -100,7 +100,7 @@ def estimate_all(scores: ArrayLike, *, resamples: int = RESAMPLES) -> dict[str, 
 def estimate_profile(scores: ArrayLike, thresholds: ArrayLike, *, resamples: int = RESAMPLES) -> Estimate:
     """The performance profile with a band: the share of runs, over all tasks, that score above each threshold.
 
-    A run on the threshold is not above it. The interval is of every threshold by itself.
+    A run on the threshold is not above it. Each threshold has its own interval.
     """
     matrix, chance = _matrix(scores), np.random.default_rng(0)
     runs = len(matrix)
@@ -117,9 +117,9 @@ def estimate_profile(scores: ArrayLike, thresholds: ArrayLike, *, resamples: int
 
 
 def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPLES) -> Estimate:
-    """The probability that a run of x beats a run of y on a task drawn at random; a draw counts half.
+    """The probability that a run of x beats a run of y on a random task; a tie counts half.
 
-    Numbers of runs may differ. For the interval the runs of both are drawn again.
+    The numbers of runs may differ. For the interval, the runs of both are resampled.
     """
     chance, wins = np.random.default_rng(0), list(_wins(_matrix(x), _matrix(y)))
     runs_x, runs_y = wins[0].shape
@@ -136,7 +136,7 @@ def estimate_improvement(x: ArrayLike, y: ArrayLike, *, resamples: int = RESAMPL
 
 
 def _wins(x: Array, y: Array) -> Iterator[Array]:
-    """For every task (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
+    """For each task a matrix (runs of x, runs of y): 1 where x is larger, 1/2 where both are equal."""
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"Scores of {x.shape[1]} tasks cannot be compared with scores of {y.shape[1]}.")
     for of_x, of_y in zip(x.T, y.T, strict=True):
@@ -144,14 +144,14 @@ def _wins(x: Array, y: Array) -> Iterator[Array]:
 
 
 def _times_drawn(runs: int, resamples: int, chance: np.random.Generator) -> Array:
-    """How often each run is in a resample: (resamples, runs). A mean over runs needs no more than that."""
+    """How often each run occurs in a resample: (resamples, runs), which is enough for a mean over runs."""
     places = chance.integers(runs, size=(resamples, runs)) + runs * np.arange(resamples)[:, None]
     times = np.bincount(places.ravel(), minlength=runs * resamples)
     return np.asarray(times.reshape(resamples, runs), dtype=np.float64)
 
 
 def _pieces(resamples: int, size: int) -> Iterator[int]:
-    """How many resamples at a time: as many as stay in a processor's cache."""
+    """Split the resamples into batches that fit into a processor's cache."""
     at_once = max(1, 2**18 // size)
     for start in range(0, resamples, at_once):
         yield min(at_once, resamples - start)
@@ -175,11 +175,11 @@ def _matrix(scores: ArrayLike) -> Array:
 
 # ── Tests of a difference ─────────────────────────────────────────────────────────────────────────────────────────────
 #
-# On one task, or of the mean over several: every function takes one entry per task.
+# On one task, or for the mean over several: every function takes one entry per task.
 
 
 class Summary(NamedTuple):
-    """The summary that a table prints of some runs."""
+    """Mean, standard deviation and number of some runs, as printed in tables."""
 
     mean: float
     std: float  # with n - 1
@@ -187,12 +187,12 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, scores: ArrayLike) -> "Summary":
-        """Of the scores of runs on one task. The standard deviation of one run is not a number."""
+        """Summarise the scores of runs on one task. The standard deviation of one run is NaN."""
         values = np.asarray(scores, dtype=np.float64)
         return cls(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else math.nan, values.size)
 
     def scaled(self, zero: float, one: float) -> "Summary":
-        """On the scale that has 0 and 1 there."""
+        """The summary on a scale where `zero` is 0 and `one` is 1."""
         return Summary((self.mean - zero) / (one - zero), self.std / abs(one - zero), self.runs)
 
 
@@ -200,7 +200,7 @@ ZERO = Summary(0.0, 0.0, 1)  # exactly 0
 
 
 class Difference(NamedTuple):
-    """Mean of the first less mean of the second, its 95 % interval, and how likely chance alone makes one so large."""
+    """The mean of the first minus the mean of the second, its 95 % interval, and the p value."""
 
     value: float
     low: float
@@ -211,16 +211,16 @@ class Difference(NamedTuple):
 def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     """Welch's t test of the difference of means over tasks, with Satterthwaite's degrees of freedom.
 
-    Every task of every method has a variance of its own; with one task it is the textbook's test of two samples. A sample
-    whose standard deviation is 0 is taken as exact, however many runs it has. If all are, any difference is a certainty. Of
-    differences between runs of the same seed, against `ZERO`, it is the paired t test.
+    Each task and method has its own variance; with one task it is the standard test of two samples. A sample with a standard
+    deviation of 0 counts as exact, with any number of runs; if all do, any difference is certain. Applied to differences between
+    runs of the same seed, against `ZERO`, it is the paired t test.
     """
     if len(x) != len(y):
         raise ValueError(f"{len(x)} tasks cannot be compared with {len(y)}.")
     value = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)]) / len(x)
     parts = [(s.std**2 / s.runs, s.runs - 1) for s in (*x, *y) if s.std != 0]
     if any(math.isnan(part) for part, _ in parts):
-        raise ValueError("One run has no spread: a test needs at least two of each.")
+        raise ValueError("A test needs at least two runs of each method; one run has no spread.")
     variance = math.fsum(part for part, _ in parts)
     if variance == 0:
         return Difference(value, value, value, 1.0 if value == 0 else 0.0)
@@ -231,9 +231,9 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction for several tests: the smallest p times their number, the next times one less, and never falling.
+    """Holm's correction for several tests: the smallest p times their number, the next times one less, and never decreasing.
 
-    A corrected p below 0.05 for any of them happens by chance in at most 5 % of such families.
+    Without true differences, at most 5 % of such families have any corrected p below 0.05.
     """
     p, count = np.asarray(p_values, dtype=np.float64), len(p_values)
     order, corrected = np.argsort(p, kind="stable"), np.empty(count)
@@ -242,10 +242,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
-    """Cohen's d: the difference in standard deviations of one run, or of one run of every task together.
+    """Cohen's d: the difference in standard deviations of a run, or of the mean of one run per task.
 
-    The variance is the mean of both methods'. Not corrected for few runs, with which it is too large (by 15 % for 4
-    against 4). Infinite if nothing varies, and 0 if nothing differs.
+    The variance is the mean of both methods'. It is not corrected for few runs, for which it is too large (by 15 % for 4 against
+    4). Infinite if nothing varies, and 0 if nothing differs.
     """
     difference = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)])
     variance = math.fsum(s.std**2 for s in (*x, *y)) / 2
@@ -255,10 +255,10 @@ def effect_size(x: Sequence[Summary], y: Sequence[Summary]) -> float:
 
 
 def seeds_needed(effect: float) -> int | None:
-    """Runs of each method with which a test finds the effect with a chance of `POWER`; None if there is no effect.
+    """The runs per method with which a test finds the effect with probability `POWER`; None if there is no effect.
 
-    By the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, and never below `ENOUGH`. The t tests
-    with few runs ask for up to three more (`maskrl.analysis.power`): read it as a lower bound.
+    From the normal distribution: 2 · ((z of 1 - alpha/2 + z of power) / d)², rounded up, at least `ENOUGH`. It is a lower bound:
+    t tests with few runs need up to three more (`maskrl.analysis.power`).
     """
     if effect == 0 or math.isnan(effect):
         return None
@@ -270,12 +270,12 @@ def seeds_needed(effect: float) -> int | None:
 
 
 def t_two_sided(t: float, freedom: float) -> float:
-    """How likely Student's t is at least as far from 0 as t."""
+    """The probability that Student's t is at least as far from 0 as t."""
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """The t that `t_two_sided` gives that p: by bisection, to the precision of doubles."""
+    """The t for which `t_two_sided` is p, by bisection to double precision."""
     low, high = 0.0, 1.0
     while t_two_sided(high, freedom) > p:
         low, high = high, 2 * high
@@ -287,15 +287,15 @@ def t_quantile(p: float, freedom: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     """The regularised incomplete beta function, by its continued fraction (Abramowitz and Stegun, 26.5.8).
 
-    The fraction converges fast for x below the mean of the distribution; beyond, its mirror image is taken.
+    The fraction converges fast for x below the mean of the distribution; above it, its mirror image is used.
     """
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
         return 1 - _incomplete_beta(b, a, 1 - x)
     scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    # value = 1 / (1 + c₁ / (1 + c₂ / (1 + …))), from the inside out. For x below the mean a few hundred terms are plenty
-    # up to a million degrees of freedom: they need about the square root of the larger of a and b.
+    # value = 1 / (1 + c₁ / (1 + c₂ / (1 + …))), from the inside out. For x below the mean a few hundred terms are enough
+    # up to a million degrees of freedom: the number needed is about the square root of the larger of a and b.
     value = 1.0
     for m in range(64 + 4 * math.isqrt(int(max(a, b)) + 1), 0, -1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))

@@ -1,4 +1,4 @@
-"""Compare runs with the paper, and one method with another: numbers, and a sentence that claims no more than they show."""
+"""Compare runs with the paper, and methods with each other: numbers, and a sentence that the numbers support."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from maskrl.recipes.published import PublishedScore, published
 # "not tested": the paper's number allows no test, with any number of runs.
 Outcome = Literal["consistent", "above", "below", "not enough seeds", "not tested"]
 
-# The paper's own methods. How much the first gains over the second says how many seeds are enough.
+# The paper's own methods. The gain of the first over the second determines how many seeds are enough.
 GAIN = ("MLR", "Baseline")
 
 
@@ -35,20 +35,20 @@ class Verdict:
 
     task: str  # "dmcontrol/walker-walk", or "dmcontrol: mean of 6 tasks"
     ours: str  # the first method
-    theirs: str  # the second, or where the paper has it
+    theirs: str  # the second, or its place in the paper
     runs: int  # of ours; the fewest of any task
-    mean: float  # over tasks, if there are several; on Atari then human-normalised
+    mean: float  # over tasks, if several; then human-normalised on Atari
     reference: float
-    difference: Difference | None  # None: there is no test, and `untested` says why
+    difference: Difference | None  # None: no test; `untested` says why
     effect: float | None  # Cohen's d, if there is a test
-    needed: int | None  # runs of each method to show the paper's gain of MLR over its Baseline; None: it has none here
+    needed: int | None  # runs per method to show the paper's gain of MLR over its Baseline; None: unknown
     outcome: Outcome
-    paired: bool = False  # whether the test is of the differences between runs of the same seed, on every task
+    paired: bool = False  # whether the test is on differences between runs of the same seed
     untested: str = ""  # why there is no test
 
     @property
     def sentence(self) -> str:
-        """In plain words. Points without decimals, small numbers with some."""
+        """The verdict as a sentence. Large numbers have no decimals, small ones some."""
         digits = digits_for(max(abs(self.mean), abs(self.reference)))
 
         def shown(value: float, sign: str = "") -> str:
@@ -73,7 +73,7 @@ class Verdict:
             + {
                 "above": f"{self.ours} is above {self.theirs}",
                 "below": f"{self.ours} is below {self.theirs}",
-                # Without the paper's gain nothing says how many seeds would be enough.
+                # Without the paper's gain, the number of seeds that would be enough is unknown.
                 "consistent": f"no difference between {pair} shows"
                 if self.needed is None
                 else f"{pair} are consistent",
@@ -84,13 +84,13 @@ class Verdict:
 
 
 def digits_for(size: float) -> int:
-    """After the point, of a number that large: none from 100 on, three below 10."""
+    """The number of decimals for a number of this size: none from 100 on, three below 10."""
     return 0 if size >= 100 else 1 if size >= 10 else 3
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """One for every task, one for every suite of which there are several tasks, and what could not be compared."""
+    """A verdict per task, one per suite with several tasks, and the problems: what could not be compared."""
 
     tasks: tuple[Verdict, ...]
     overall: tuple[Verdict, ...]
@@ -98,10 +98,10 @@ class Verdicts:
 
 
 def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: bool = False) -> Verdicts:
-    """A method's runs against the paper's column of that name, at a time or at the end of their budget.
+    """Compare a method's runs with the paper's column of that name, at a time or at the end of their budget.
 
-    A task whose runs do not have the paper's protocol is refused and the difference shown, unless `mixed`. The paper does
-    not tell the versions of its simulators, so these are not compared.
+    A task whose runs do not have the paper's protocol becomes a problem that shows the difference, unless `mixed`. The paper
+    does not name the versions of its simulators, so these are not compared.
     """
     scores = scores.where(lambda run: run.method == method).at(at)
     problems = [*scores.problems, *([] if scores.runs else [f"There are no scores of {method}."])]
@@ -121,7 +121,7 @@ def against_paper(scores: Scores, method: str, *, at: int | None = None, mixed: 
 
 
 def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
-    """Runs of one method on one task and the paper's cell for them, or why there is none; and a problem to report, if any."""
+    """Runs of one method on one task with the paper's cell, or None if they cannot be compared; and a problem, or ""."""
     run, times = scores.runs[0], _times(scores)
     refused = f"{run.task} is not compared, because its"
     if not mixed and (conflicts := scores.conflicts()):
@@ -144,7 +144,7 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
 
 
 def _untestable(cell: PublishedScore) -> str:
-    """Why nothing can be tested against a number of the paper; nothing if it can."""
+    """Why the paper's number cannot be tested against; empty if it can."""
     if cell.misprint:
         return f"the paper's spread is misprinted ({cell.misprint})"
     if cell.std is None or cell.seeds is None:
@@ -155,10 +155,10 @@ def _untestable(cell: PublishedScore) -> str:
 def versus(
     scores: Scores, first: str, second: str, *, at: int | None = None, mixed: bool = False, papers: bool = True
 ) -> Verdicts:
-    """One method's runs against another's, on the tasks that both have. Runs of different protocols are refused.
+    """Compare the runs of two methods on the tasks that both have. Raises ScoresError for runs of different protocols.
 
     If both have the same seeds, the test is paired: runs of a seed share their warm-up, resets, noise and evaluation starts.
-    `papers`: of MLR and the Baseline with the paper's protocol, say how many seeds it takes to show the paper's gain.
+    `papers`: for MLR and the Baseline with the paper's protocol, also give the seeds needed to show the paper's gain.
     """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
     if not mixed:
@@ -180,14 +180,14 @@ def versus(
 
 
 def _pairs(differences: Array) -> Summary | None:
-    """The differences of runs of the same seed. None if they are all equal: that easily happens with a few whole scores, and a
+    """The differences between runs of the same seed. None if all are equal: that happens easily with a few integer scores, and the
     test would be certain.
     """
     return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
-    """The effect size of MLR against Baseline in the paper, on tasks at a time; None where it lacks one or its spread."""
+    """The paper's effect size of MLR over its Baseline, over (task, time) pairs; None if a score or its spread is missing."""
     sides = list[list[Summary]]()
     for method in GAIN:
         found = [(task, _usable(published(task, at, method))) for task, at in tasks]
@@ -200,15 +200,15 @@ def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
 
 @dataclass(frozen=True)
 class _Side:
-    """A task: our runs, and what they are compared with."""
+    """A task: our runs, and the numbers they are compared with."""
 
     task: str
     at: int
     ours: Summary
     theirs: Summary
     label: str
-    gauged: bool  # by the paper's gain of MLR over its Baseline: measured as the paper does, and of these methods
-    pairs: Summary | None = None  # of the differences between runs of the same seed, if both have the same ones
+    gauged: bool  # whether the paper's gain of MLR over its Baseline applies to these methods and this protocol
+    pairs: Summary | None = None  # differences between runs of the same seed, if both have the same seeds
     untestable: str = ""  # why theirs allows no test
 
     def scaled(self) -> "_Side":
@@ -222,13 +222,13 @@ class _Side:
 def _judge(
     first: str, second: str, sides: Sequence[_Side], problems: Sequence[str], *, without: Sequence[str] = ()
 ) -> Verdicts:
-    """Every task, and every suite of several but those without."""
+    """The verdicts of every task, and of every suite with several tasks, except those in `without`."""
     tasks = [_verdict(side.task, first, side.label, [side]) for side in sides]
     overall = []
     for suite in dict.fromkeys(_suite(side.task) for side in sides):
         of_suite = [side for side in sides if _suite(side.task) == suite]
         if len(of_suite) > 1 and suite not in without and all(scale(side.task) for side in of_suite):
-            if suite != "dmcontrol":  # whose tasks all have the same scale
+            if suite != "dmcontrol":  # whose tasks share a scale already
                 of_suite = [side.scaled() for side in of_suite]
             overall.append(_verdict(f"{suite}: mean of {len(of_suite)} tasks", first, second, of_suite))
     return Verdicts(tuple(tasks), tuple(overall), tuple(problems))
@@ -259,7 +259,7 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
 
 
 def _outcome(runs: int, difference: Difference, needed: int | None) -> Outcome:
-    """A difference that the test finds counts. Finding none counts only if the test could have found the paper's."""
+    """The outcome of a test. "consistent" requires enough runs to have found the paper's gain."""
     if difference.p < 1 - CONFIDENCE:
         return "above" if difference.value > 0 else "below"
     return "not enough seeds" if needed is not None and runs < needed else "consistent"
@@ -284,19 +284,19 @@ def _part(scores: Scores, tasks: Sequence[str]) -> Scores:
 
 
 def _usable(cell: PublishedScore | None) -> Summary | None:
-    """The values that a test needs, if the paper prints them correctly."""
+    """The summary for a test; None if the paper does not print it correctly."""
     if cell is None or cell.std is None or cell.seeds is None or cell.misprint:
         return None
     return Summary(cell.mean, cell.std, cell.seeds)
 
 
 def _on_scale(task: str, summary: Summary) -> Summary:
-    """Normalised, on a task that has a scale."""
+    """The summary, normalised if the task has a scale."""
     return summary.scaled(*(scale(task) or (0.0, 1.0)))
 
 
 def _not_the_papers(scores: Scores) -> list[str]:
-    """Where the protocol of these runs of one task is not the paper's."""
+    """Differences of these runs of one task from the paper's protocol."""
     if not papers_protocol(scores.runs[0].task):
         return ["the paper has no such task"]
     return sorted({line for run in scores.runs for line in run.departures})
