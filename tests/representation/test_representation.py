@@ -261,7 +261,7 @@ def test_the_split_is_by_episode_never_by_frame():
     # The latent tells which episode it is, the state is drawn once for each: a split by frame would find R² near 1.
     (r2,) = linear_probe(nn.functional.one_hot(EPISODES, 10), numbers(10, 1)[EPISODES], EPISODES).tolist()
     assert r2 < 0.1
-    with pytest.raises(ValueError, match="two of them"):
+    with pytest.raises(ValueError, match="at least two episodes"):
         split(torch.zeros(5))
 
 

@@ -1,1 +1,1 @@
-"""What a run takes: operations, seconds, memory and disk."""
+"""The cost of a run: operations, seconds, memory and disk."""

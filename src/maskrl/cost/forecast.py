@@ -1,4 +1,4 @@
-"""What a run will take of memory and disk, before it is begun."""
+"""Forecast the memory and disk of a run before it starts."""
 
 import shutil
 from contextlib import closing
@@ -24,17 +24,17 @@ META = torch.device("meta")
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will take, in bytes. An amount that is free is None where the system does not tell."""
+    """The bytes that a run will take. Free amounts are None if the system does not report them."""
 
     replay: int
-    disk: int  # beyond what the run directory already has, checkpoints included
+    disk: int  # in addition to the present run directory, including checkpoints
     disk_free: int
     memory: int
     memory_free: int | None
 
 
 def forecast(recipe: Recipe, path: Path) -> Forecast:
-    """Make the environment and a blank agent for their sizes and errors, and refuse a run that is not possible."""
+    """Forecast a run from its environment and a blank agent; raise RunError if it cannot run on this machine."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise RunError("device=cuda, but torch sees no CUDA device here. Use device=cpu, or install torch with CUDA.")
     with closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
@@ -42,13 +42,13 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
     agent = blank_agent(recipe, spaces)
     takes = takes_of(recipe, spaces, agent)
     if (encoder := encoder_path(recipe)) is not None and not checkpoint.checkpoints(path / "checkpoints"):
-        encoder_file.fitting(encoder, agent.encoder)  # for its errors, too
+        encoder_file.fitting(encoder, agent.encoder)  # also raises its errors
 
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     disk_free, memory_free = shutil.disk_usage(there).free, free_memory()
     had = sum(file.stat().st_size for file in (path / "replay").glob("*")) if recipe.replay.storage == "disk" else 0
     needs = Forecast(takes.replay, takes.disk - min(had, takes.replay), disk_free, takes.memory, memory_free)
-    advice = "Set replay.capacity lower (the paper keeps 100,000 decisions), or the budget."
+    advice = "Lower replay.capacity (the paper keeps 100,000 decisions) or the budget."
     if needs.memory_free is not None and needs.memory > needs.memory_free:
         raise RunError(
             f"The replay will take {size(needs.memory)} of memory, twice its size while a checkpoint is made; "
@@ -66,35 +66,35 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
 
 
 def _require_room_for_a_batch(recipe: Recipe, spaces: Spaces, free: int | None) -> None:
-    """Refuse a batch whose frames alone do not fit into memory."""
+    """Raise RunError if the frames of one batch do not fit into memory."""
     length = recipe.objective.needs.clip_length if recipe.objective is not None else 0
     frames = recipe.agent.batch_size * 2 * prod(spaces.obs) + length * prod(spaces.obs)
     if free is not None and frames > free:
         raise RunError(
             f"agent.batch_size={recipe.agent.batch_size:,}"
             + (f" and clips of {length:,}" if length else "")
-            + f": the frames of one update alone take {size(frames)} of memory; {size(free)} is free. Set them lower."
+            + f": the frames of one update alone take {size(frames)} of memory; {size(free)} is free. Lower them."
         )
 
 
 def blank_agent(recipe: Recipe, spaces: Spaces) -> Agent:
-    """The agent without data in its weights, which takes no time and no memory."""
+    """The agent on torch's meta device, without data, which takes no time and no memory."""
     with META:
         return recipe.agent.build(spaces, recipe.objective, META)
 
 
 class Takes(NamedTuple):
-    """Bytes that a run takes from its beginning to its end."""
+    """The bytes of a whole run."""
 
     replay: int
-    disk: int  # the replay, if it is there, and checkpoints
-    memory: int  # of the replay alone
+    disk: int  # the replay, if on disk, and checkpoints
+    memory: int  # of the replay only
 
 
 def takes_of(recipe: Recipe, spaces: Spaces, agent: Agent) -> Takes:
-    """The agent may be on torch's meta device: its weights are not looked at."""
+    """The bytes of a run. The agent may be on torch's meta device: only sizes are read."""
     replay = Replay.forecast(**replay_size(recipe, spaces))
-    # With two moments of every weight; and while one is written, those that are kept are there, too.
+    # Weights with two moments each; while a checkpoint is written, the kept ones exist, too.
     saved = 3 * checkpoint.nbytes(agent.state_dict()) * (checkpoint.KEPT + 1)
     if recipe.replay.storage == "disk":
         return Takes(replay, replay + saved, 0)

@@ -1,8 +1,8 @@
-"""What a run computes, in floating-point operations (FLOP), counted before it is begun.
+"""Count the floating-point operations (FLOP) of a run before it starts.
 
-The agent's own `update` runs on tensors without data (torch's meta device), so the real code is counted, and no table of layers
-has to be kept up to date. Counted are convolutions and matrix products, two operations for every product of a weight and a value.
-All the rest (norms, activations, optimisers) is little arithmetic, and bound by memory instead.
+The agent's own `update` runs on tensors without data (torch's meta device), so the real code is counted, without a table of layers
+to maintain. Convolutions and matrix products count, two operations for each product of a weight and a value. The rest (norms,
+activations, optimisers) is little arithmetic, limited by memory instead.
 """
 
 import math
@@ -35,12 +35,12 @@ _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward
 
 @dataclass(frozen=True)
 class UpdateCost:
-    """FLOP of an update: the mean over a full cycle of the parts that take turns."""
+    """FLOP of an update: the mean over a full cycle, as some parts do not run in every update."""
 
     phases: Mapping[str, float]  # "critic", "objective", "actor": the parts of the agent's stopwatch
-    convolutions: float  # of all phases; the rest are matrix products
-    act: float  # to choose one action
-    memory: int  # bytes of all tensors at the fullest moment: weights, moments, gradients, batches, activations
+    convolutions: float  # in all phases; the rest are matrix products
+    act: float  # for one action
+    memory: int  # peak bytes of all tensors: weights, moments, gradients, batches, activations
 
     @property
     def flops(self) -> float:
@@ -49,13 +49,13 @@ class UpdateCost:
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a run does, and its FLOP."""
+    """The counts of a run, and its FLOP."""
 
     update: UpdateCost
     decisions: int
-    chosen: int  # of these by the agent: those of the warm-up are random
+    chosen: int  # of these, chosen by the agent; in the warm-up they are random
     updates: int
-    episodes: int  # of all evaluations, the one before all training included, but for those of random actions
+    episodes: int  # of all evaluations, including the one before training, without those of random actions
     takes: Takes
     memory: int  # bytes of the whole process
 
@@ -64,12 +64,12 @@ class RunCost:
         return self.updates * self.update.flops
 
     def acting(self, decisions_per_episode: float) -> float:
-        """In training and in evaluations, whose episodes have this many decisions."""
+        """FLOP of acting, in training and in evaluations with this many decisions per episode."""
         return (self.chosen + self.episodes * decisions_per_episode) * self.update.act
 
 
 def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
-    """Count an update. Without `spaces` the environment is made once, to be asked for them."""
+    """Count an update. Without `spaces`, the environment is made once to get them."""
     spaces = spaces or spaces_of(recipe)
     agent, replay, turn = blank_agent(recipe, spaces), _Blank(recipe, spaces), recipe.agent.turn(recipe.objective)
     weights, counter = checkpoint.nbytes(agent.state_dict()), _Counter()
@@ -93,7 +93,7 @@ def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
 
 
 def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | None = None) -> RunCost:
-    """Count a run; an update need not be counted again if it is known."""
+    """Count a run. `update`: its cost, if it was counted already."""
     spaces = spaces or spaces_of(recipe)
     decisions = recipe.frames // recipe.env.action_repeat
     evaluations = 1 + math.ceil(recipe.frames / recipe.evaluation.every)  # at the start, at every multiple, at the end
@@ -110,24 +110,24 @@ def run_cost(recipe: Recipe, spaces: Spaces | None = None, update: UpdateCost | 
     )
 
 
-# Measured on Linux: Python with torch and the simulator of DMControl take most, 0.68 GB in a small run; Atari 0.40 GB.
+# Measured on Linux: Python, torch and DMControl's simulator take 0.68 GB in a small run, the maximum; Atari takes 0.40 GB.
 PROCESS = 700_000_000
 
 
 def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
-    """Bytes of memory that a run takes at most on a CPU, but for its replay: docs/sweeps.md has what was measured.
+    """Peak bytes of memory of a run on a CPU, without its replay. docs/sweeps.md has the measurements.
 
-    The agent is blank: its weights are not looked at.
+    The agent is blank: only the sizes of its weights are read.
     """
     weights = 4 * checkpoint.nbytes(agent.state_dict())  # with gradients and two moments
     with _Counter(agent.encoder.parameters()) as counter:
         states = agent.encoder(torch.empty(1, *recipe.agent.obs_shape(spaces), device=META))
-        kept = int(counter.held)  # for the gradients of one observation, as long as there are states
+        kept = int(counter.held)  # kept for the gradients of one observation
     del states
-    # What an update keeps of every observation, and about as much again while it makes gradients.
+    # What an update keeps per observation, and about as much again while it computes gradients.
     workload = recipe.agent.workload(recipe.objective, device_of(recipe))
     batch = 2 * workload.at_once * kept
-    batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and moved twice: bytes still
+    batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and augmented twice, in bytes
     on_gpu = device_of(recipe).type != "cpu"
     environments = (recipe.evaluation.side_by_side if on_gpu else 1) * recipe.env.memory
     return (2 if recipe.overlap else 1) * PROCESS + weights + batch + environments
@@ -139,10 +139,10 @@ def spaces_of(recipe: Recipe) -> Spaces:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the FLOP of all that runs in it, by phase, and the bytes of tensors that are alive at once.
+    """Counts FLOP by phase, and the bytes of live tensors, within its context.
 
-    Tensors without data have no values, but an update reads some: whether a loss is finite, how large an error is. So a number is
-    1 here, and a copy to the CPU is all ones.
+    Tensors without data have no values, but an update reads some: whether a loss is finite, how large an error is. So a scalar
+    reads as 1, and a copy to the CPU is all ones.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()) -> None:
@@ -151,8 +151,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = self.convolutions = 0
         self.phases: dict[str, int] = defaultdict(int)
         self.running: list[str] = []  # phases, innermost last
-        self.held = self.peak = 0  # bytes of the tensors made in here: now, and when they were most
-        self._storages = {tensor.untyped_storage()._cdata for tensor in known}  # of these, and of tensors made in here
+        self.held = self.peak = 0  # bytes of tensors created in the context: now, and at the peak
+        self._storages = {tensor.untyped_storage()._cdata for tensor in known}  # of these and of new tensors
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -175,13 +175,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count for a phase: stands in for an agent's stopwatch."""
+        """Count for a phase; replaces an agent's stopwatch."""
         self.running.append(name)
         yield
         self.running.pop()
 
     def _hold(self, storage: torch.UntypedStorage) -> None:
-        """Views share a storage, and what is done in place makes none."""
+        """Count the bytes of a storage once: views share it, and operations in place create none."""
         if storage._cdata not in self._storages:
             self._storages.add(storage._cdata)
             self.held += storage.nbytes()
@@ -194,13 +194,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _unfuse(optimizer: Optimizer, *_: Any) -> None:
-    """There is no fused kernel for tensors without data."""
+    """Use the unfused optimiser: there is no fused kernel for tensors without data."""
     for group in optimizer.param_groups:
         group["fused"] = False
 
 
 class _Blank(Replay):
-    """Batches of the right shape, without data."""
+    """A replay that returns batches of the right shape without data."""
 
     def __init__(self, recipe: Recipe, spaces: Spaces) -> None:
         size = replay_size(recipe, spaces)

@@ -1,8 +1,7 @@
-"""How long the parts of a run take on this machine: real steps of the environment, and real updates, or smaller ones where these
-would take long.
+"""Time the parts of a run on this machine: real steps of the environment, and real updates, or smaller ones if these are slow.
 
-Time is processor time if that is less than the time that passed, so that other programs do not count. Of several samples the
-fastest counts, because disturbances only make them slower.
+Time is the smaller of processor time and elapsed time, so that other programs do not count. The fastest of several samples
+counts, because disturbances only slow them down.
 """
 
 import math
@@ -27,21 +26,21 @@ from maskrl.replay.buffer import Replay
 from maskrl.runs.build import device_of, replay_size, torch_threads
 from maskrl.threads import usual_threads
 
-QUICK = 2e10  # FLOP of an update that is tried in full: less than a second on most machines
-ASSUMED = 0.35  # of a matrix product's speed, for an update that cannot be tried
+QUICK = 2e10  # maximum FLOP of an update to time in full: less than a second on most machines
+ASSUMED = 0.35  # share of a matrix product's speed, for updates that cannot be timed
 CPU = torch.device("cpu")
 
 
 class Start:
-    """A moment, and the seconds since then."""
+    """A start time."""
 
     def __init__(self) -> None:
         self._wall, self._work = time.perf_counter(), time.process_time()
 
     @property
     def seconds(self) -> float:
-        """The smaller of processor time and passed time: threads together may take more processor time than passed, and a
-        processor idles while a GPU works.
+        """The smaller of processor time and elapsed time since the start: several threads may take more processor time than
+        elapsed, and a processor idles while a GPU works.
         """
         wall, work = time.perf_counter() - self._wall, time.process_time() - self._work
         return wall if torch.cuda.is_available() else min(wall, work)
@@ -58,7 +57,7 @@ def seconds_each(call: Callable[[], Any], times: int, device: torch.device = CPU
 
 
 def fastest(call: Callable[[], Any], seconds: float = 0.0, *, least: int = 5) -> float:
-    """The fastest of several calls, over about this many seconds. The first does not count: buffers are made in it."""
+    """The seconds of the fastest call within about this time. The first does not count: it allocates buffers."""
     call()
     samples, ends = list[float](), time.perf_counter() + seconds
     while len(samples) < least or (time.perf_counter() < ends and len(samples) < 200):
@@ -72,13 +71,13 @@ class Stepped(NamedTuple):
     """Measurements of an environment with random actions."""
 
     spaces: Spaces
-    step: float  # seconds of a decision, with its part of the resets
-    episode: float  # decisions: their mean, or what there was of the first
-    replay: Replay  # some of it, to learn from
+    step: float  # seconds per decision, including its share of resets
+    episode: float  # mean decisions per episode, or those of the unfinished first one
+    replay: Replay  # the decisions, to learn from
 
 
 def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
-    """Play at random for this long, and for at least this many decisions, in an environment as evaluations have them."""
+    """Play at random for this time and at least this many decisions, in an evaluation environment."""
     env: gym.Env[Any, Any] = recipe.env.make(seed=recipe.seed, training=False)
     spaces, chance = Spaces.of(env), np.random.default_rng(0)
     size = replay_size(recipe, spaces)
@@ -104,7 +103,7 @@ def measure_env(recipe: Recipe, seconds: float, least: int = 40) -> Stepped:
 
 
 def fastest_mean(seconds: Sequence[float], pieces: int = 5) -> float:
-    """Some steps are slower than others by nature, so the fastest fifth in a row counts instead of the fastest step."""
+    """The mean of the fastest fifth in a row: some steps are always slower, so the fastest single step would mislead."""
     size = math.ceil(len(seconds) / pieces)
     return min(statistics.fmean(seconds[start : start + size]) for start in range(0, len(seconds) - size + 1, size))
 
@@ -115,14 +114,13 @@ class Updated(NamedTuple):
     update: float
     act: float
     act_together: float
-    share: float  # of its batches that was tried; 0: none of it, as there is no room
+    share: float  # the share of its batches that was timed; 0: not timed, for lack of memory
 
 
 def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds: float) -> Updated:
-    """Real updates, in their full size if that is quick. Otherwise smaller ones of two sizes, and the line through them is
-    extended.
+    """Time real updates, at full size if that is quick; otherwise at two smaller sizes, and extrapolate.
 
-    The time of an update is a constant, such as the optimiser's, and a part in proportion to its batches: two sizes tell both.
+    The time of an update is a constant, such as the optimiser's, plus a part proportional to its batches; two sizes give both.
     """
     with torch_threads(recipe.threads or usual_threads()):
         if cost.flops < QUICK:
@@ -130,7 +128,7 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
         small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()
         least = update_cost(small, stepped.spaces)
         if free is not None and least.memory > 0.8 * free:
-            matrix = torch.ones(1024, 1024)  # fits into the caches
+            matrix = torch.ones(1024, 1024)  # fits into caches
             rate = ASSUMED * 2 * 1024**3 / fastest(lambda: matrix @ matrix)
             return Updated(cost.flops / rate, cost.act / rate, cost.act / rate, 0.0)
         first = _try(small, stepped, seconds / 4)
@@ -142,15 +140,15 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
 
 
 def extended(points: Sequence[tuple[float, float]], flops: float) -> float:
-    """The seconds of this many FLOP, on the line through two points; through the origin and the last if it does not rise."""
+    """The seconds of this many FLOP, on the line through two points; if it does not rise, through the origin and the last."""
     (x, a), (y, b) = points[0], points[-1]
-    if y <= x or b <= a or a * y < b * x:  # the last: a constant below nothing
+    if y <= x or b <= a or a * y < b * x:  # the last: a negative constant
         return b * flops / y
     return a + (b - a) / (y - x) * (flops - x)
 
 
 def _try(recipe: Recipe, stepped: Stepped, seconds: float) -> Updated:
-    """Updates for about this long, and actions for one observation, as training and evaluations have them."""
+    """Time updates for about this long, and actions for one observation, as in training and evaluations."""
     device, turn = device_of(recipe), recipe.agent.turn(recipe.objective)
     agent: Agent = recipe.agent.build(stepped.spaces, recipe.objective, device)
     update = fastest(lambda: seconds_each(lambda: agent.update(stepped.replay), turn, device), seconds, least=2) / turn

@@ -1,1 +1,1 @@
-"""What an encoder has learned: measured on latents, probed in a run, and pre-trained by itself."""
+"""Measures of an encoder's latents, probes of a run's encoder, and pre-training."""

@@ -1,12 +1,12 @@
-"""Measures of what an encoder has learned: the paper's test (appendix, Table 10) and three more.
+"""Measures of an encoder's representation: the paper's test (appendix, Table 10) and three more.
 
-- cosine: how alike the latents of masked and of original observations are, plainly and with the mean latent taken away, which all
-  observations share; after the encoder, and after the objective's decoder.
-- rank: how many directions the latents make use of (effective rank; Roy and Vetterli, 2007).
-- dead: the share of latent units, and of channels of the last convolution, that are the same whatever is seen.
-- linear: how well the simulator's true state can be read off the latents by a linear map, in episodes that it was not fitted to.
+- cosine: the similarity of latents of masked and original observations, with and without the mean latent that all observations
+  share; after the encoder, and after the objective's decoder.
+- rank: the number of directions that the latents use (effective rank; Roy and Vetterli, 2007).
+- dead: the share of latent units, and of channels of the last convolution, that are the same for all observations.
+- linear: how well a linear map predicts the simulator's true state from the latents, in episodes that it was not fitted to.
 
-None of it draws from a generator that training uses.
+No measure draws from a generator that training uses.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +30,8 @@ from maskrl.objectives.base import Objective, ObjectiveConfig
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 
-CHEAP_PROBE = 256  # observations of a look during training
-BATCH = 256  # observations that are encoded at once
+CHEAP_PROBE = 256  # observations of a probe during training
+BATCH = 256  # observations to encode at once
 
 
 # ── Latents of masked and of original observations ────────────────────────────────────────────────────────────────────
@@ -42,8 +42,8 @@ class Latents(NamedTuple):
 
     original: Tensor  # (N, d)
     masked: Tensor  # (N, d)
-    low: Tensor  # (F,), the least that each channel of the last map shows of the originals, anywhere
-    high: Tensor  # (F,), the most
+    low: Tensor  # (F,), minimum of each channel of the last map over the originals
+    high: Tensor  # (F,), maximum
     decoded: tuple[Tensor, Tensor] | None  # (N, d) each, after the objective's decoder: of the original, of the masked
 
 
@@ -57,14 +57,14 @@ def latents(
     objective: Objective[Any] | None = None,
     seed: int = 0,
 ) -> Latents:
-    """Hide parts of every clip as training does, but see its centre instead of a random crop, and without a gain.
+    """Mask every clip as in training, but with a centre crop instead of a random one, and without a gain.
 
-    A clip here is a batch of them, with one mask. The objective's decoder gets the masked side at the scale of training.
+    Each `Clip` is a batch with one mask. The objective's decoder gets the masked side at the scale of training.
     """
     parts = [list[Tensor]() for _ in range(6)]
     with seeded(seed):
         for clip in clips:
-            obs = clip.obs.cpu()  # so that the generator that `seeded` sets draws the mask
+            obs = clip.obs.cpu()  # so that the mask is drawn from the generator that `seeded` sets
             hidden = masker.hide(obs, masker(obs))
             original, low, high = _encode(encoder, obs, centre)
             masked, _, _ = _encode(encoder, hidden, centre)
@@ -86,7 +86,7 @@ def latents(
 def _encode(
     encoder: Encoder, obs: Tensor, centre: nn.Module | None, scale: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, K, C, H, W) uint8 → latents (B, K, d), and the least and the most of every channel (1, F)."""
+    """(B, K, C, H, W) uint8 → latents (B, K, d), and the minimum and maximum of every channel (1, F)."""
     device = next((parameter.device for parameter in encoder.parameters()), obs.device)
     states, lows, highs = list[Tensor](), list[Tensor](), list[Tensor]()
     for images in torch.split(obs.flatten(0, 1), BATCH):
@@ -101,20 +101,20 @@ def _encode(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw from torch's generator of the CPU as if it had this seed, and leave it as it was."""
+    """Seed torch's CPU generator within the context, and restore its state afterwards."""
     before = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed those of every GPU, too
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed every GPU
     try:
         yield
     finally:
         torch.set_rng_state(before)
 
 
-# ── What there is to say of them ──────────────────────────────────────────────────────────────────────────────────────
+# ── Measures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def mean_cosine(a: Tensor, b: Tensor, *, centred: bool = False) -> float:
-    """(N, d), (N, d) → the mean over N. `centred` takes the mean of `b` away from both first."""
+    """(N, d), (N, d) → the mean cosine over N. `centred`: subtract the mean of `b` from both first."""
     a, b = a.double(), b.double()
     mean = b.mean(dim=0) if centred else 0.0
     return F.cosine_similarity(a - mean, b - mean, dim=-1).mean().item()
@@ -123,7 +123,7 @@ def mean_cosine(a: Tensor, b: Tensor, *, centred: bool = False) -> float:
 def effective_rank(latents: Tensor) -> float:
     """(N, d) → exp of the entropy of the singular values, scaled to a sum of 1, of the centred latents: from 1 to d.
 
-    k directions of the same weight give k. 0 if all latents are the same.
+    k directions of equal weight give k. 0 if all latents are equal.
     """
     x = latents.double()
     x = x - x.mean(dim=0)
@@ -135,22 +135,22 @@ def effective_rank(latents: Tensor) -> float:
 
 
 def dead_units(latents: Tensor) -> float:
-    """(N, d) → the share of units whose range over N is at most a millionth of the widest unit's, which is rounding."""
+    """(N, d) → the share of units whose range over N is at most a millionth of the widest unit's, which is only rounding."""
     ranges = latents.amax(dim=0) - latents.amin(dim=0)
     return (ranges <= 1e-6 * ranges.max()).double().mean().item()
 
 
 def dead_channels(low: Tensor, high: Tensor) -> float:
-    """(F,), (F,) → the share of channels that show the same at every place of every observation: after a ReLU, nothing."""
+    """(F,), (F,) → the share of channels with one value at every position of every observation (after a ReLU: 0)."""
     return (low == high).double().mean().item()
 
 
 def masking(recipe: Recipe, like: ObjectiveConfig | None = None) -> tuple[MaskConfig, int]:
-    """Which masks a recipe is probed with, and the length of a clip: those of its objective, or of `like` if it has none.
+    """The masks and the clip length to probe a recipe with: those of its objective, or of `like` if it has none.
 
-    Without either (or with one that masks features), patches of the paper's share at about its size: the divisor of the frame
-    that is nearest to 10 pixels. For every recipe here, that is the patch of its own objective. The depth of a cube makes no
-    difference to an encoder, which sees one observation at a time.
+    Without either (or with one that masks features), patches with the paper's ratio and about its size: the divisor of the frame
+    nearest to 10 pixels. For every recipe of maskrl, that is the patch of its own objective. The depth of a cube does not matter
+    to an encoder, which sees one observation at a time.
     """
     objective, size = recipe.objective or like, recipe.env.size
     length = (0 if objective is None else objective.needs.clip_length) or 16
@@ -162,24 +162,24 @@ def masking(recipe: Recipe, like: ObjectiveConfig | None = None) -> tuple[MaskCo
 
 
 def cheap_probe(agent: Agent, replay: Replay, recipe: Recipe) -> dict[str, float] | None:
-    """The cheap look that a run logs at its evaluations; None as long as there is no clip to look at."""
+    """The cheap probe that a run logs at its evaluations; None while no clip is stored."""
     mask, length = masking(recipe)
     draw = replay.spread(max(1, CHEAP_PROBE // length), span=length)
     if len(draw) == 0:
         return None
-    # A mask for every clip: few clips under one mask would measure the mask more than the encoder.
+    # A mask per clip: a few clips with one mask would measure the mask more than the encoder.
     masker, clip = replace(mask, per_clip=True).build(), replay.clips(draw, length=length)
     return summary(agent_latents(agent, masker, [clip], seed=recipe.seed))
 
 
 def agent_latents(agent: Agent, masker: Masker, clips: Iterable[Clip], *, seed: int) -> Latents:
-    """As the agent sees, and as its objective predicts if it does."""
+    """The latents of an agent's encoder, and of its objective's decoder if it has one."""
     centre = agent.policy().centre
     return latents(agent.encoder, masker, clips, centre=centre, objective=agent.objective, seed=seed)
 
 
 def summary(seen: Latents) -> dict[str, float]:
-    """The numbers by name; `decoder_cosine` only if there is a decoder."""
+    """All measures by name; `decoder_cosine` only if there is a decoder."""
     return {
         "encoder_cosine": mean_cosine(seen.masked, seen.original),
         "encoder_cosine_centred": mean_cosine(seen.masked, seen.original, centred=True),
@@ -192,11 +192,11 @@ def summary(seen: Latents) -> dict[str, float]:
 
 # ── A linear probe of the true state ──────────────────────────────────────────────────────────────────────────────────
 
-RIDGES = tuple(10.0**power for power in range(-6, 4))  # of which the best on held-back episodes is taken
+RIDGES = tuple(10.0**power for power in range(-6, 4))  # the best on held-out episodes is used
 
 
 class Played(NamedTuple):
-    """Decisions of a few episodes: what each encoder made of them, and what was true."""
+    """Decisions of a few episodes: the latents of each encoder, and the true states."""
 
     latents: list[Tensor]  # (N, d), of each encoder
     states: Tensor  # (N, S)
@@ -215,7 +215,7 @@ def play(
     seed: int,
     clock: Clock,
 ) -> Played | None:
-    """Play episodes of at most `longest` decisions until there are enough: the agent explores in one, the next is random.
+    """Play episodes of at most `longest` decisions until there are enough, in turns with the exploring agent and at random.
 
     None if the environment does not report its state.
     """
@@ -244,10 +244,10 @@ def play(
 
 
 def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:
-    """(N, d), (N, S), (N,) → the R² of every value in the last quarter of the episodes, by a ridge regression on the others.
+    """(N, d), (N, S), (N,) → the R² of every value on the last quarter of the episodes, by ridge regression on the others.
 
-    To predict the mean of the others has an R² of 0. The last quarter of the others chooses the strength of the ridge, for each
-    value by itself.
+    Predicting the mean of the others gives an R² of 0. The strength of the ridge is chosen on the last quarter of the others,
+    separately for each value.
     """
     known, new = split(episodes)
     x, y = (_standardised(values.double(), known) for values in (latents, states))
@@ -256,32 +256,32 @@ def linear_probe(latents: Tensor, states: Tensor, episodes: Tensor) -> Tensor:
     guesses = _guesses(x[known], y[known], x[new])  # (ridges, N', S)
     guess = guesses.gather(0, errors.argmin(dim=0).expand(1, len(new), -1))[0]
     residues = (y[new] - guess).square().sum(dim=0)
-    return 1 - residues / y[new].square().sum(dim=0)  # the mean of the others is 0, once standardised
+    return 1 - residues / y[new].square().sum(dim=0)  # the mean of the others is 0 after standardising
 
 
 def varying(states: Tensor, episodes: Tensor) -> Tensor:
-    """(N, S), (N,) → (S,) bool: whether a value takes any one number in less than 99 % of either side of the split."""
+    """(N, S), (N,) → (S,) bool: whether no single number makes up 99 % of a value on either side of the split."""
     shares = [(states[side] == states[side].mode(dim=0).values).double().mean(dim=0) for side in split(episodes)]
     return (shares[0] < 0.99) & (shares[1] < 0.99)
 
 
 def split(episodes: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of all but the last quarter of the episodes, and those of that quarter: never a frame of one in the other."""
+    """The indices of all but the last quarter of the episodes, and of that quarter, so that no episode is in both."""
     numbers = sorted(set(episodes.tolist()))
     if len(numbers) < 2:
-        raise ValueError("A split by episode needs two of them at least.")
+        raise ValueError("A split by episode needs at least two episodes.")
     first_new = numbers[-max(1, len(numbers) // 4)]
     return (episodes < first_new).nonzero().flatten(), (episodes >= first_new).nonzero().flatten()
 
 
 def _standardised(values: Tensor, known: Tensor) -> Tensor:
-    """By mean and spread of those at the known places; what is constant there stays at 0 there."""
+    """Standardise by the mean and spread of the known rows; values constant there become 0."""
     spread = values[known].std(dim=0, correction=0)
     return (values - values[known].mean(dim=0)) / torch.where(spread > 0, spread, 1.0)
 
 
 def _guesses(x: Tensor, y: Tensor, new: Tensor) -> Tensor:
-    """(n, d), (n, S), (N', d) → (ridges, N', S): what the weights w and offset b that minimise |y - xw - b|²/n + ridge·|w|² say."""
+    """(n, d), (n, S), (N', d) → predictions (ridges, N', S) with the w and b that minimise |y - xw - b|²/n + ridge·|w|²."""
     x_mean, y_mean = x.mean(dim=0), y.mean(dim=0)
     x, y = x - x_mean, y - y_mean
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))

@@ -1,10 +1,10 @@
 """MLR-Pretraining (paper, appendix, Table 9): collect with a trained agent, learn from the objective alone, keep the encoder.
 
-pretrain.json        with what agent, on how much, by which recipe
-replay/              what was collected
-checkpoints/         where it is, until it is done
-metrics.jsonl        the losses on the way
-encoder.safetensors  the result: what `encoder_from` of a recipe takes
+pretrain.json        the plan: the agent, the amount of data and the recipe
+replay/              the collected data
+checkpoints/         the state, until it is done
+metrics.jsonl        the losses
+encoder.safetensors  the result, for `encoder_from` of a recipe
 """
 
 import json
@@ -34,30 +34,30 @@ from maskrl.runs.signals import Stopped, stopping
 from maskrl.runs.state import continuing, is_logged, load_agent, load_replay
 from maskrl.runs.world import Tell, World
 
-COLLECTING_SEED = 3_000_000  # added to the run's seed, so that no episode starts as one of its training did
+COLLECTING_SEED = 3_000_000  # added to the run's seed, so that episodes start differently from those of training
 SECONDS_BETWEEN_SAVES = 60.0
-CURVE = 200  # points of the curve in the file, at most
+CURVE = 200  # maximum points of the curve in the file
 
-Watcher = Callable[[str, int, int, Metrics], None]  # takes the stage, how much of it is done, of how much, and metrics
+Watcher = Callable[[str, int, int, Metrics], None]  # called with the stage, its progress, its total, and metrics
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pre-training does, as in pretrain.json."""
+    """The plan of a pre-training, as in pretrain.json."""
 
     run: str  # the digest of the recipe of the agent that collects
     checkpoint: str  # the digest of its weights
-    recipe: Recipe  # of the agent whose encoder learns; its budget and replay are those of what is collected
+    recipe: Recipe  # of the agent whose encoder learns; budget and replay are for the collected data
     transitions: int  # decisions
     updates: int  # of the objective
-    run_decisions: int  # of the agent that collects, when it was trained
+    run_decisions: int  # decisions of the collecting agent's training
 
     def as_dict(self) -> dict[str, Any]:
         return {**vars(self), "recipe": json.loads(as_json(self.recipe))}
 
 
 def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: int | None = None) -> Plan:
-    """As the paper: as many transitions as the run had decisions, as many updates as its task's recipe, `origin`, would make."""
+    """The plan; by default as in the paper: a transition per decision of the run, and as many updates as `origin`, its recipe."""
     saved = checkpoints(run.checkpoints)
     if not saved:
         raise run.no_checkpoint()
@@ -68,7 +68,7 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
     length, every = recipe.objective.needs.clip_length, recipe.objective.every
     if transitions < 2 * length:
         raise RunError(
-            f"{transitions} transitions are too few for clips of {length}: take at least {2 * length}, better thousands."
+            f"{transitions} transitions are too few for clips of {length}: use at least {2 * length}, better thousands."
         )
     room = transitions + transitions // 25 + 1  # for the last frames of episodes of 25 decisions or more
     recipe = replace(recipe, encoder_from=None, budget=Budget(decisions=room), replay=ReplayConfig(capacity=room))
@@ -76,9 +76,7 @@ def plan(run: Run, origin: Recipe, *, transitions: int | None = None, updates: i
 
 
 def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Path:
-    """Do all of it, or the rest of it, and return the file of the encoder. Raises `Stopped` after a signal, with everything
-    saved.
-    """
+    """Start or continue a pre-training; return the encoder's file. Raises `Stopped` after a signal, with everything saved."""
     directory, file = _begin(out, plan), out / "encoder.safetensors"
     with directory.locked():
         if not file.exists():
@@ -100,7 +98,7 @@ def pretrain(run: Run, out: Path, plan: Plan, watch: Watcher, tell: Tell) -> Pat
 
 
 def _begin(out: Path, plan: Plan) -> Run:
-    """The directory, new or with the same plan. It is like a run's, but without a recipe.json, so it is not taken for a run."""
+    """Create the directory, or open one with the same plan. Without a recipe.json, it does not count as a run."""
     file, here = out / "pretrain.json", json.loads(json.dumps(plan.as_dict()))
     if os.path.lexists(file):
         RunFiles(out).require_plain()
@@ -117,7 +115,7 @@ def _begin(out: Path, plan: Plan) -> Run:
 
 
 class _Work:
-    """A pre-training on its way: both agents, the world, what was collected, and how far it is."""
+    """The state of a pre-training: both agents, the world, the replay, and its progress."""
 
     def __init__(self, run: Run, directory: Run, plan: Plan, tell: Tell) -> None:
         configure_process(plan.recipe, run.threads)
@@ -152,15 +150,15 @@ class _Work:
 
     def save(self) -> None:
         parts: dict[str, Any] = {"agent": self.agent, "replay": self.replay, "world": self.world}
-        parts["collector"] = self.collector.generators  # its weights are in the run
+        parts["collector"] = self.collector.generators  # its weights are stored in the run
         counts = {"collected": self.collected, "updates": self.updates, "seconds": self.clock.seconds}
         states = {name: part.state_dict() for name, part in parts.items()}
         self.directory.save({**states, **counts, "torch": torch.get_rng_state()})
 
     def steps(self) -> Iterator[tuple[str, int, int, Metrics]]:
-        """Do what is left of both stages. Yields, after each decision and each update, what a `Watcher` takes."""
+        """Do the rest of both stages. Yields the arguments of a `Watcher` after each decision and update."""
         plan = self.plan
-        now = Clock(0, plan.run_decisions, 0, 0.0)  # the end of the run that collects
+        now = Clock(0, plan.run_decisions, 0, 0.0)  # the end of the collecting agent's run
         for _ in collect(self.collector, now, self.world, self.replay, plan.transitions - self.collected, self._obs):
             self.collected += 1
             yield "collecting", self.collected, plan.transitions, {}
@@ -189,7 +187,7 @@ def _learn(work: _Work, watch: Watcher) -> None:
 def collect(
     agent: Agent, clock: Clock, world: World, replay: Replay, decisions: int, obs: NDArray[np.uint8] | None = None
 ) -> Iterator[None]:
-    """Store `decisions` decisions of an agent that explores as at this time of its training. Yields after each.
+    """Store `decisions` decisions of an agent that explores as at this time of its training. Yields after each one.
 
     `obs` continues an open episode.
     """
@@ -197,7 +195,7 @@ def collect(
         if obs is None:
             obs = world.begin()
             replay.begin_episode(obs, world.vector)
-        agent.renew_noise()  # in training, every update does
+        agent.renew_noise()  # in training, updates do this
         action = agent.act(obs[None], world.rows, explore=True, clock=clock)[0]
         step = world.step(action)
         if step is None:  # the episode was lost

@@ -1,4 +1,4 @@
-"""`maskrl probe`: all measures of latents.py on the newest checkpoint of a run, whose files it only reads."""
+"""`maskrl probe`: all measures of latents.py on the newest checkpoint of a run. Only reads the run's files."""
 
 import json
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ from maskrl.runs.policy import clock_of
 from maskrl.runs.state import load_agent, load_replay
 from maskrl.runs.world import Tell
 
-OBSERVATIONS = 10_000  # at least, if there are as many
+OBSERVATIONS = 10_000  # minimum, if the replay has this many
 CLIPS_PER_MASK = 128  # the paper's batch
-DECISIONS, LONGEST = 4000, 250  # of the linear probe: in all, and at most of one episode
-PROBE_SEED = 2_000_000  # added to the run's seed, so that no episode starts as one of training or of an evaluation did
+DECISIONS, LONGEST = 4000, 250  # of the linear probe: in total, and the maximum per episode
+PROBE_SEED = 2_000_000  # added to the run's seed, so that episodes differ from training and evaluation
 
 
 def probe(
@@ -33,7 +33,7 @@ def probe(
 ) -> dict[str, Any]:
     """Probe a run and write `probe.json` into its directory. The same run gives the same numbers.
 
-    `like` is the objective whose masks are drawn for a run that has none of its own.
+    `like`: the objective whose masks are used for a run without its own.
     """
     recipe, state = run.recipe, run.newest(tell)
     clock = clock_of(recipe, state)
@@ -44,7 +44,7 @@ def probe(
         agent, replay = load_agent(run, env, state), _stored(run, env, state["replay"], tell)
         draw = replay.spread(wanted, span=length)
         if len(draw) == 0:
-            raise RunError(f"{run.path} has no {length} decisions in a row yet, which a clip needs. Train it longer.")
+            raise RunError(f"{run.path} has no {length} consecutive decisions yet, as a clip needs. Train it longer.")
         seen = agent_latents(agent, mask.build(), _clips(replay, draw, length), seed=recipe.seed)
         linear, why = _linear(recipe, agent, env, clock)
     if clips is None and len(draw) < wanted:
@@ -65,7 +65,7 @@ def probe(
 
 
 def _stored(run: Run, env: gym.Env[Any, Any], state: dict[str, Any], tell: Tell) -> Replay:
-    """The replay as it was saved; its files are not touched."""
+    """Load the saved replay without changing its files."""
     file = run.path / "replay" / "frames.u8"
     if run.recipe.replay.storage == "disk" and not file.is_file():
         raise RunError(f"{run.path} has no replay any more: {file.relative_to(run.path)} is missing. Put it back.")
@@ -86,7 +86,7 @@ def _clips(replay: Replay, draw: Draw, length: int) -> Iterator[Clip]:
 def _linear(
     recipe: Recipe, agent: Agent, env: gym.Env[Any, Any], clock: Clock
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The linear probe of the agent's encoder and of one that has learned nothing; or why there is none."""
+    """The linear probe of the agent's encoder and of a random one; or None and the reason."""
     seed = recipe.seed + PROBE_SEED
     fresh = build_agent(recipe, env).encoder
     played = play(agent, env, [agent.encoder, fresh], decisions=DECISIONS, longest=LONGEST, seed=seed, clock=clock)
