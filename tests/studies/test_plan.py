@@ -233,7 +233,7 @@ def test_a_plan_says_that_the_papers_scores_are_estimates_of_its_own_runs(task: 
     lines = [made_up(task, method) for method in ("mlr", "baseline")]
     note = _assumptions(lines, 1, compare(lines))[-1]
     assert told in note
-    assert "With another profile, another budget or other settings they are a guess" in note
+    assert "for another profile, budget or settings they are guesses" in note
     assert not any("seeds" in other for other in _assumptions(lines, 1, None))
 
 
@@ -354,7 +354,7 @@ def test_a_plan_of_the_papers_tasks_starts_as_it_was_planned(capsys: pytest.Capt
     words = ["dmcontrol/reacher-easy", "budget.frames=20000", "--quick", "--seeds", "2", "--backend", "ray"]
     assert typed(*words) == 0
     out = capsys.readouterr().out
-    assert "another budget or other settings they are a guess" in out
+    assert "budget or settings they are guesses" in out
     assert "maskrl sweep dmcontrol/reacher-easy budget.frames=20000 --seeds 2" in out
     assert out.count("--backend ray") == 1
 

@@ -48,7 +48,7 @@ def test_a_study_is_the_runs_of_its_sweeps_each_once(study: str):
     "more", [{"seeds": 2}, {"methods": ["mlr"]}, {"tasks": ["reach"]}, {"grid": ["seed=1"]}, {"profile": "lite"}]
 )
 def test_a_study_takes_nothing_but_its_name(study: str, more):
-    with pytest.raises(ValueError, match="says what is run"):
+    with pytest.raises(ValueError, match="defines the runs"):
         expand(study, **more)
 
 

@@ -1,6 +1,6 @@
-"""Where the runs of a sweep are made: processes on this machine, or tasks of a Ray cluster.
+"""Backends that execute the runs of a sweep: processes on this machine, or tasks of a Ray cluster.
 
-Both start a run with the same function, `attempt`, and share out the same needs: cores, memory and GPUs.
+Both start a run with the same function, `attempt`, and allocate the same resources: cores, memory and GPUs.
 """
 
 import os
@@ -36,20 +36,20 @@ from maskrl.threads import usual_threads
 from maskrl.words import size
 
 TAKE_LESS = (
-    "Less memory: set replay.capacity or agent.batch_size lower, or replay.storage=disk. Fewer cores: threads=1. "
+    "Less memory: lower replay.capacity or agent.batch_size, or set replay.storage=disk. Fewer cores: threads=1. "
     "No GPU: device=cpu."
 )
-START_RAY = "Start one with `ray start --head`, or use --address local for one on this machine alone."
-REACHABLE = 5.0  # seconds that an address may take to answer
+START_RAY = "Start one with `ray start --head`, or use --address local for one on this machine only."
+REACHABLE = 5.0  # seconds for an address to answer
 
 # ── One run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# `maskrl`, which also ends when its parent does.
+# Runs `maskrl`, and ends when the parent does.
 CHILD = "from maskrl.studies.backends import heed_parent; heed_parent(); from maskrl.cli import main; main()"
 
 
 def heed_parent() -> None:
-    """Stop this process as SIGTERM does, with its state saved, once its parent closes its standard input or ends."""
+    """Stop this process like SIGTERM, with its state saved, once its parent ends or closes its standard input."""
 
     def listen() -> None:
         with suppress(OSError):
@@ -67,19 +67,19 @@ def attempt(
     environment: Mapping[str, str] | None = None,
     here: Path | None = None,
 ) -> int | None:
-    """Begin or continue a run in a process of its own, and return its exit code; BUSY if another process makes it.
+    """Start or continue a run in a separate process, and return its exit code; BUSY if another process executes it.
 
-    Once there is something in `stop`, the run saves itself and ends; with a second entry it just ends. `here`: the folder in which
-    the sweep was started, from which paths in a recipe are meant.
+    Once `stop` has an entry, the run saves itself and ends; with a second entry it just ends. `here`: the folder in which the sweep
+    was started, to which paths in a recipe are relative.
     """
     run, log = RunFiles(out / job.directory), log_of(out, job.directory)
     for folder in (job.directory, str(Path("logs", job.directory).parent)):
-        status_of(out, folder, "a directory")  # not a link to some other place
+        status_of(out, folder, "a directory")  # not a link
     log.parent.mkdir(parents=True, exist_ok=True)
     name = partial(log_name, job.directory)
     with open_file(out, name("lock"), "ab") as locked, open_file(out, name(), "ab") as file:
         try:
-            claim(locked)  # the run's own lock comes later, when its process has started
+            claim(locked)  # the run's own lock is taken later, by its process
         except BlockingIOError:
             return BUSY
         if run.is_locked:
@@ -98,7 +98,7 @@ def attempt(
             start_new_session=True,  # Ctrl-C in a terminal reaches this process, which stops the others
         )
         code = _followed(child, stop)
-        if code == 2 and run.is_locked:  # another process was faster
+        if code == 2 and run.is_locked:  # another process started it first
             return BUSY
         if not stop:
             write_whole(out / name("code"), str(code))
@@ -106,7 +106,7 @@ def attempt(
 
 
 def _settings(recipe: Recipe) -> dict[str, str]:
-    """Environment variables: threads of all that computes beside torch, and a trace of a segmentation fault."""
+    """Environment variables: thread counts of libraries other than torch, and a traceback for segmentation faults."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if recipe.threads is not None else ()
     return {name: str(recipe.threads) for name in names} | {"PYTHONFAULTHANDLER": "1"}
 
@@ -122,23 +122,23 @@ def _followed(child: "subprocess.Popen[bytes]", stop: Sequence[int]) -> int:
                     child.stdin.close()
                 if len(stop) > 1:
                     child.kill()
-    finally:  # also if Ray interrupts us
+    finally:  # also if Ray interrupts
         child.stdin.close()
         child.wait()
 
 
-# ── What a run takes ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Resources of a run ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Size(NamedTuple):
-    """Bytes that a run takes: of memory while it runs, and of disk in the end."""
+    """The bytes of a run: peak memory, and disk at the end."""
 
     memory: int
     disk: int
 
 
 def sizes_of(jobs: Sequence[Job]) -> dict[str, Size]:
-    """Directory → size. Seeds, and values that change no size, make no difference: one run of each kind is built."""
+    """Directory → size. Builds one agent per kind of run: seeds and other values do not change sizes."""
     kinds: dict[str, Size] = {}
     sizes: dict[str, Size] = {}
     for job in jobs:
@@ -155,11 +155,11 @@ def sizes_of(jobs: Sequence[Job]) -> dict[str, Size]:
 
 
 class Needs(NamedTuple):
-    """What a run takes while it runs, or what a machine has."""
+    """The resources of a running run, or of a machine."""
 
     cores: float
     memory: float  # bytes
-    gpus: float  # of a run, a share of one; 0: none
+    gpus: float  # for a run, a share of one GPU; 0: none
 
     def within(self, room: "Needs") -> bool:
         return all(need <= there + 1e-9 for need, there in zip(self, room, strict=True))  # shares are rounded
@@ -170,31 +170,31 @@ class Needs(NamedTuple):
 
 
 def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) -> Needs:
-    """`gpus`: whether there are any."""
-    cores = (recipe.threads or usual_threads()) + recipe.overlap  # whose environment has a process of its own
+    """The resources of a run. `gpus`: whether there are any."""
+    cores = (recipe.threads or usual_threads()) + recipe.overlap  # its environment has a separate process
     wants = recipe.device == "cuda" or (recipe.device == "auto" and gpus)
     return Needs(cores, memory, 1 / runs_per_gpu if wants else 0.0)
 
 
 def this_machine() -> Needs:
-    """The free resources here. Memory does not count where the system does not report it."""
+    """The free resources of this machine. Memory is unlimited if the system does not report it."""
     memory = free_memory()
     return Needs(cores_allowed(), sys.maxsize if memory is None else memory, len(_gpus()))
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs that we may use, of which each child gets its own."""
+    """The names of the available GPUs; each child gets its own."""
     allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return (allowed or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
 
 
 def largest(needs: Iterable[Needs]) -> Needs:
-    """Of each kind, the most that any run takes."""
+    """The maximum of each resource over all runs."""
     return Needs(*map(max, zip(*needs, strict=True)))
 
 
 def at_once(need: Needs, room: Needs) -> int:
-    """How many runs of this size fit at a time. At least one: with too few cores it is only slow."""
+    """How many runs of this size fit at once; at least one, because a run with too few cores is only slow."""
     return max(1, min(int((there + 1e-9) // amount) for amount, there in zip(need, room, strict=True) if amount))
 
 
@@ -204,9 +204,9 @@ def at_once(need: Needs, room: Needs) -> int:
 def _needs(
     jobs: Sequence[Job], sizes: Mapping[str, Size], rooms: Sequence[Needs], runs_per_gpu: int, *, slow: bool = False
 ) -> dict[str, Needs]:
-    """Directory → the needs of that run. Refuses a run that fits nowhere: it would wait for ever.
+    """Directory → the needs of its run. Raises SweepError for a run that fits nowhere: it would wait forever.
 
-    `slow`: with fewer cores than it wants a run is only slow, and is not refused.
+    `slow`: accept a run with fewer cores than it needs, which is only slow.
     """
     gpus, needs = any(room.gpus for room in rooms), {}
     for job in jobs:
@@ -222,7 +222,7 @@ def _needs(
 def local(
     out: Path, jobs: Sequence[Job], sizes: Mapping[str, Size], *, workers: int | None = None, runs_per_gpu: int = 1
 ) -> Iterator[Backend]:
-    """Processes on this machine, as many as its cores, memory and GPUs have room for."""
+    """A backend of processes on this machine, as many at once as its cores, memory and GPUs allow."""
     here, told = this_machine(), list[int]()
     needs = _needs(jobs, sizes, [here], runs_per_gpu, slow=True)
     load = dict.fromkeys(_gpus(), 0.0)
@@ -242,15 +242,15 @@ def local(
         return future
 
     def cancel(stop: Sequence[int]) -> None:
-        told[:] = stop[:1]  # a scheduler may send it twice
+        told[:] = stop[:1]  # a scheduler may send a signal twice
 
     each = largest(needs.values())
     fit = min(at_once(each, here), workers or sys.maxsize)
     words = f"local, {fit} at a time on {here}; a run takes {each}"
-    with ThreadPoolExecutor(max_workers=max(1, int(here.cores))) as pool:  # a thread waits for each
+    with ThreadPoolExecutor(max_workers=max(1, int(here.cores))) as pool:  # a thread waits for each run
         try:
             yield Backend(words, submit, fits, cancel)
-        except BaseException as error:  # a second Ctrl-C ends them at once
+        except BaseException as error:  # a second Ctrl-C ends the runs immediately
             told.extend([signal.SIGINT] * (2 if isinstance(error, KeyboardInterrupt) else 1))
             raise
 
@@ -259,10 +259,9 @@ def local(
 def on_ray(
     out: Path, jobs: Sequence[Job], sizes: Mapping[str, Size], *, address: str, runs_per_gpu: int = 1
 ) -> Iterator[Backend]:
-    """Tasks of Ray, which finds a node for each, and another if that one is lost: the run continues from its checkpoint.
+    """A backend of Ray tasks. Ray finds a node for each, and another if it is lost: the run continues from its checkpoint.
 
-    `out` is a folder that all nodes share. `address`: auto, HOST:PORT, ray://HOST:PORT, or local: a Ray that ends with this
-    process.
+    `out`: a folder that all nodes share. `address`: auto, HOST:PORT, ray://HOST:PORT, or local, a Ray that ends with this process.
     """
     ray = _connected(address)
     try:
@@ -286,7 +285,7 @@ def on_ray(
 
         def cancel(_: Sequence[int]) -> None:
             while refs:
-                ray.cancel(refs.pop())  # interrupts `attempt`, which has its run save itself
+                ray.cancel(refs.pop())  # interrupts `attempt`, which tells its run to save itself
 
         cores = sum(node.cores for node in nodes)
         words = f"Ray, address {address}: nodes {len(nodes)}, {cores:.0f} CPU; a run takes {largest(needs.values())}"
@@ -296,14 +295,14 @@ def on_ray(
 
 
 def _connected(address: str) -> Any:
-    """Ray, once it is connected."""
+    """Connect to Ray and return the module."""
     require_extra("ray", "ray")
     _require_reachable(address)
-    # 40 seconds, not minutes, where something else than Ray answers
+    # 40 seconds instead of minutes if something other than Ray answers
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     if address == "local":
-        # Ray's servers listen on all interfaces unless a variable says, before its import, that this is not a cluster, as on macOS
-        # and Windows, after which the variable is named. An address of 127.0.0.1 alone is replaced by that of the network.
+        # Ray's servers listen on all interfaces, unless a variable (named after macOS and Windows) is set before its import. Ray
+        # replaces an address of 127.0.0.1 by that of the network.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
@@ -319,14 +318,14 @@ def _connected(address: str) -> Any:
     if address == "local" and not ip_address(found).is_loopback:
         ray.shutdown()
         raise SweepError(
-            f"Ray listens on {found}, not on this machine alone: something has imported ray before. Start the sweep from a fresh "
+            f"Ray listens on {found}, not only on this machine, because ray was imported before. Start the sweep from a fresh "
             "process, such as `maskrl sweep`."
         )
     return ray
 
 
 def _require_reachable(address: str) -> None:
-    """Check in seconds what would take Ray minutes."""
+    """Raise SweepError within seconds if nothing answers; Ray would take minutes."""
     where = address.removeprefix("ray://")
     if where in ("auto", "local"):
         return

@@ -1,4 +1,4 @@
-"""What the name of a sweep means: the list of its runs."""
+"""Expand the name of a sweep to the list of its runs."""
 
 import difflib
 import itertools
@@ -13,14 +13,14 @@ from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names,
 from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
 from maskrl.studies import registered
 
-MOST_JOBS = 100_000  # of a sweep
+MOST_JOBS = 100_000  # per sweep
 PAIR = ("mlr", "baseline")
 SEEDS = {
     "dmcontrol": 10,
     "atari": 3,
     "toy": 4,
     "gym": 4,
-}  # the paper's (Table 1 and Section 4.1); those of toys and users' environments are ours: a test takes 4
+}  # the paper's (Table 1 and Section 4.1); those of toys and users' environments are ours: a test needs 4
 SUITES = {
     "dmcontrol-100k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
     "dmcontrol-500k": ("dmcontrol", tuple(dmcontrol.PAPER_TASKS)),
@@ -33,37 +33,37 @@ SUITES = {
 class Job:
     """One run of a sweep: its recipe, its command line and its directory."""
 
-    name: str  # of the recipe, dmcontrol/walker-walk
+    name: str  # of the recipe, such as dmcontrol/walker-walk
     overrides: tuple[str, ...]
     profile: Profile
     method: str
-    recipe: Recipe  # the recipe with all of that
-    directory: str  # within the sweep's
+    recipe: Recipe  # the resolved recipe
+    directory: str  # relative to the sweep's
 
     def command(self, out: Path) -> list[str]:
-        """The arguments of `maskrl`. They always name the profile: the meaning of `auto` depends on the machine."""
+        """The arguments of `maskrl`. They always name the profile, because `auto` depends on the machine."""
         words = ["train", self.name, *self.overrides, "--profile", self.profile]
         words += ["--method", self.method] if self.method != "mlr" else []
         return [*words, "--run-dir", str(out / self.directory)]
 
 
 class Cell(NamedTuple):
-    """A task with a method: what grids and seeds multiply."""
+    """A task with a method; grids and seeds multiply it."""
 
     name: str
     profile: AnyProfile
     method: str
     seeds: int
-    overrides: tuple[str, ...] = ()  # a row of an ablation
-    longer: bool = False  # 500k where the recipe has 100k, and five times what it has in the lite profile
+    overrides: tuple[str, ...] = ()  # of a row of an ablation
+    longer: bool = False  # 500k instead of 100k; five times the budget in the lite profile
 
     def resolve(self, overrides: Iterable[str]) -> Recipe:
-        """Its recipe with overrides. `maskrl.recipes` knows the methods, and refuses other names."""
+        """The recipe with overrides. `maskrl.recipes` raises ValueError for unknown methods."""
         return resolve(self.name, overrides, profile=self.profile, method=self.method)
 
 
 def sweep_names() -> list[str]:
-    """The sweeps that have a name of their own. The name of a recipe is one, too: that task alone."""
+    """The named sweeps. The name of a recipe is also a sweep, of that task only."""
     return [*SUITES, "ablations", *(f"ablations/{study}" for study in ablations.STUDIES)]
 
 
@@ -76,27 +76,25 @@ def expand(
     grid: Iterable[str] = (),
     profile: AnyProfile = "auto",
 ) -> list[Job]:
-    """The runs of a sweep, each recipe once. Without seeds, methods or tasks: the paper's.
+    """The runs of a sweep, each recipe once. Defaults of seeds, methods and tasks: the paper's.
 
-    `grid` has overrides with one value or several, and every combination is run: "objective.mask.ratio=0.1,0.5". Values with commas
-    of their own are separated by semicolons, "objective.mask.cube=4,10,10;8,10,10", or the key is given again. A key is for those
-    runs that have it: the Baseline has no `objective`, and is run once.
+    `grid` has overrides with one or several values, and every combination is run: "objective.mask.ratio=0.1,0.5". Separate values
+    that contain commas by semicolons, "objective.mask.cube=4,10,10;8,10,10", or give the key again. A key applies to the runs that
+    have it: the Baseline has no `objective`, and is run once.
 
-    The name of a study (`maskrl.studies.registered`) means the sweeps of its page, and takes nothing else.
+    The name of a study (`maskrl.studies.registered`) stands for the sweeps of its page, and allows no other arguments.
     """
     if (page := registered.page_of(name)) is not None:
         if seeds is not None or methods or tasks or [*grid] or profile != "auto":
-            raise ValueError(
-                f"{page} says what is run: leave out everything but its name, or write a page of your own."
-            )
+            raise ValueError(f"{page} defines the runs: give only its name, or write your own page.")
         return _of_study(page)
     settings = [_setting(word) for word in grid]
     if seeds is not None and seeds < 1:
-        raise ValueError(f"{seeds} seeds: a sweep has at least one.")
+        raise ValueError(f"{seeds} seeds: a sweep needs at least one.")
     if seeds is not None and "seed" in dict(settings):
         raise ValueError(f"{seeds} seeds, and seeds by number (seed=…): choose one of the two.")
     cells = _cells(name, methods or (), tasks or (), profile)
-    if own.is_own(name):  # it is looked at with these
+    if own.is_own(name):  # the environment is made with these
         decisive = tuple(
             f"{key}={value}" for key, value in settings if key.startswith(own.DECIDES) and "," not in value
         )
@@ -115,13 +113,13 @@ def expand(
         for job in _jobs(cell, axes.pop("seed"), axes):
             jobs.setdefault(digest(job.recipe), job)
     if unknown := [f"{key}={value}" for key, value in settings if key not in used]:
-        cells[0].resolve(unknown)  # whose error says what is wrong
+        cells[0].resolve(unknown)  # raises an error with the reason
         raise ValueError(f"{unknown[0]}: {cells[0].name} has no such value.")
     return list(jobs.values())
 
 
 def _of_study(page: Path) -> list[Job]:
-    """The runs of all sweeps of a page, each recipe once."""
+    """The runs of all sweeps of a study's page, each recipe once."""
     jobs: dict[str, Job] = {}
     for line in registered.read(page):
         if registered.page_of(line.name) is not None:
@@ -165,12 +163,12 @@ def _cells(name: str, methods: Sequence[str], tasks: Sequence[str], profile: Any
 
 
 def _task(suite: str, task: str) -> str:
-    """Its recipe's name; the suite may have been left out."""
+    """The recipe's name of a task, which may be given without its suite."""
     return find(task if task.startswith(f"{suite}/") else f"{suite}/{task}").name
 
 
 def _ablations(name: str, methods: Sequence[str], tasks: Sequence[str], profile: AnyProfile) -> list[Cell]:
-    """The rows of one study, or of all. What they share, such as the Baseline, is in several of them: see `expand`."""
+    """The rows of one study or of all. Shared rows, such as the Baseline, occur several times; `expand` removes repeats."""
     asked = name.partition("/")[2]
     if asked and asked not in ablations.STUDIES:
         raise ValueError(_unknown(name, sweep_names()))
@@ -178,7 +176,7 @@ def _ablations(name: str, methods: Sequence[str], tasks: Sequence[str], profile:
     for key in [asked] if asked else ablations.STUDIES:
         for task in tasks or ablations.STUDIES[key].tasks:
             cells += [cell for cell in _rows(key, task, profile) if cell.method in (methods or PAIR)]
-    if not asked:  # leaves out what begins with files that are made by hand
+    if not asked:  # leave out rows that need files made by hand
         cells = [cell for cell in cells if not any(word.startswith("encoder_from=") for word in cell.overrides)]
     if not cells:
         raise ValueError(f"{name} has the methods mlr and baseline, not {', '.join(methods)}.")
@@ -205,7 +203,7 @@ def _unknown(name: str, known: Sequence[str], more: str = "") -> str:
 
 
 def _setting(word: str) -> tuple[str, str]:
-    """The key and the values of a word of the grid."""
+    """The key and the values of a grid argument."""
     key, sign, values = (part.strip() for part in word.partition("="))
     if not key or not sign or re.search(r"\s", key):
         raise ValueError(f"{word}: a grid is key=value,value, such as objective.mask.ratio=0.1,0.5.")
@@ -213,7 +211,7 @@ def _setting(word: str) -> tuple[str, str]:
 
 
 def _axes(cell: Cell, settings: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Key → values, for the keys that a cell's recipe has. If the grid sets another objective, that decides the keys."""
+    """Key → values, for the keys of a cell's recipe. If the grid sets another objective, its keys count."""
     swaps = [
         f"{key}={value}" for key, value in settings if key == "objective" and "," not in value and "{" not in value
     ]
@@ -221,7 +219,7 @@ def _axes(cell: Cell, settings: Sequence[tuple[str, str]]) -> dict[str, list[str
     axes: dict[str, list[str]] = {}
     for key, text in settings:
         if key in there or any(path.startswith(f"{key}.") for path in there):
-            # One value may have commas of its own: a tuple, or JSON.
+            # A single value may contain commas: a tuple, or JSON.
             several = isinstance(there.get(key), tuple | list) or text[:1] in ("[", "{")
             values = text.split(";" if ";" in text or several else ",")
             axes.setdefault(key, []).extend(value.strip() for value in values)
@@ -229,10 +227,10 @@ def _axes(cell: Cell, settings: Sequence[tuple[str, str]]) -> dict[str, list[str
 
 
 def _jobs(cell: Cell, seeds: Sequence[str], axes: Mapping[str, Sequence[str]]) -> Iterator[Job]:
-    """A job for every combination and seed. Where a key has several values, the name of the directory has the one it is for.
+    """A job per combination and seed. The directory's name contains the values of keys that have several.
 
-    A run of a sweep has one thread of torch unless the grid says otherwise: its bits then depend neither on the machine's cores
-    nor on what runs beside it, and many runs with one thread each do more than one run with many.
+    A run of a sweep has one thread of torch unless the grid sets another number: its results then do not depend on the machine's
+    cores or on other runs, and many runs with one thread each are faster than one run with many.
     """
     base, usual = cell.resolve(cell.overrides), []
     if cell.longer and not any(key == "budget" or key.startswith("budget.") for key in axes):
@@ -244,13 +242,13 @@ def _jobs(cell: Cell, seeds: Sequence[str], axes: Mapping[str, Sequence[str]]) -
         overrides, recipe = [*cell.overrides, *usual, *chosen.values(), *threads], None
         for seed in seeds:
             words = (*overrides, f"seed={seed}")
-            # One resolution serves all seeds.
+            # Resolve once for all seeds.
             recipe = replace(recipe, seed=int(seed)) if recipe and seed.isdecimal() else cell.resolve(words)
             where = "/".join([recipe.name, recipe.method, *told, f"seed-{recipe.seed}-{digest(recipe)}"])
             yield Job(cell.name, words, recipe.profile, cell.method, recipe, where)
 
 
 def _told(overrides: Sequence[str]) -> list[str]:
-    """Overrides as the name of a directory: "mask.strategy=spatial"."""
+    """Overrides as parts of a directory's name: "mask.strategy=spatial"."""
     words = [re.sub(r"^(objective|agent)\.|\s", "", override) for override in overrides]
     return [re.sub(r"[^\w.,=+-]", "_", " ".join(words).replace(" ", "+"))[:100]] if words else []

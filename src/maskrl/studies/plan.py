@@ -1,7 +1,7 @@
 """Forecast the cost of many runs and the power of their statistics.
 
 Costs are counted (`maskrl.cost.operations`) and timed on this machine, with real updates and real steps of the environments. The
-power is computed from the paper's differences and spreads: a plan assumes that they hold here, too.
+power is computed from known differences and spreads, ours or the paper's: a plan assumes that they hold.
 """
 
 import heapq
@@ -25,25 +25,25 @@ from maskrl.studies.jobs import PAIR, Job
 Tell = Callable[[str], None]
 
 
-# ── What is planned ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The plan ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Speed:
     """Seconds of the parts of a run."""
 
-    update: float  # the mean over a full cycle of the parts that take turns
-    act: float  # one action, for one observation
-    act_together: float  # the same in an evaluation: on one thread, or in a batch on a GPU
-    step: float  # of the environment: a decision, resets included
-    episode: float  # decisions of an episode in evaluation
+    update: float  # the mean over a full cycle, as some parts do not run in every update
+    act: float  # one action
+    act_together: float  # one action in an evaluation: on one thread, or in a batch on a GPU
+    step: float  # of the environment, per decision, including resets
+    episode: float  # decisions per episode in evaluation
 
 
 @dataclass(frozen=True)
 class Line:
-    """The runs of a recipe that differ in nothing but the seed."""
+    """Runs that differ only in the seed."""
 
-    label: str  # "mlr", or with what it was asked for beside the task: "mlr mask.ratio=0.1"
+    label: str  # "mlr", or with overrides: "mlr mask.ratio=0.1"
     recipe: Recipe
     seeds: int
     cost: RunCost
@@ -55,17 +55,17 @@ class Line:
 
     @property
     def seconds(self) -> float:
-        """Of one run, by itself."""
+        """The seconds of one run alone."""
         cost, speed = self.cost, self.speed
         learning = cost.updates * speed.update
         acting = cost.chosen * speed.act + cost.decisions * speed.step
-        floor = self.recipe.evaluation.episodes * speed.episode * speed.step  # of random actions, at the start
+        floor = self.recipe.evaluation.episodes * speed.episode * speed.step  # random actions at the start
         played = floor + cost.episodes * speed.episode * (speed.step + speed.act_together)
         return learning + acting + played / (1 + helpers_allowed(self.recipe))
 
     @property
     def flops(self) -> float:
-        """Of one run."""
+        """The FLOP of one run."""
         return self.cost.learning + self.cost.acting(self.speed.episode)
 
 
@@ -73,8 +73,8 @@ class Line:
 class Plan:
     lines: tuple[Line, ...]
     workers: int
-    comparison: "Comparison | None"  # None: the paper has nothing to go by, or one of the two methods is missing
-    notes: tuple[str, ...]  # what was assumed
+    comparison: "Comparison | None"  # None: no scores are known, or one of the two methods is missing
+    notes: tuple[str, ...]  # assumptions
 
     @property
     def runs(self) -> int:
@@ -82,12 +82,12 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Of work, as if done one after another."""
+        """The seconds of all runs, one after another."""
         return math.fsum(line.seeds * line.seconds for line in self.lines)
 
     @property
     def elapsed(self) -> float:
-        """Until the last run has ended."""
+        """The seconds until the last run ends."""
         return makespan([line.seconds for line in self.lines for _ in range(line.seeds)], self.workers)
 
     @property
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes, if the largest runs happen to run together."""
+        """The bytes of memory if the largest runs are executed together."""
         every = sorted((line.cost.memory for line in self.lines for _ in range(line.seeds)), reverse=True)
         return sum(every[: self.workers])
 
@@ -106,38 +106,38 @@ class Plan:
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
-    """When the last run ends, if each worker takes the next that waits."""
+    """The seconds until the last run ends, if each worker takes the next waiting run."""
     free = [0.0] * min(workers, max(1, len(seconds)))
     for one in seconds:
         heapq.heapreplace(free, free[0] + one)
     return max(free)
 
 
-# ── What scores can tell ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Statistical power ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Question:
-    """Does MLR score above its Baseline: on one task, or in the mean over several? With a difference and spread that are known."""
+    """Does MLR score above its Baseline, on one task or in the mean over several? Assumes a known difference and spread."""
 
     tasks: tuple[str, ...]
-    difference: float  # of the means; over several tasks of Atari human-normalised
+    difference: float  # of the means; human-normalised over several Atari tasks
     effect: float  # in standard deviations, see `effect_size`
-    seeds: int  # planned for each method, the fewest of any task
-    power: float  # the chance to find that difference with these seeds
+    seeds: int  # planned per method, the fewest of any task
+    power: float  # the probability to find the difference with these seeds
     needed: int | None  # seeds for a power of 80 %; None: MLR is not above
-    seconds: float | None  # that the needed runs of both methods take, one after another
+    seconds: float | None  # of the needed runs of both methods, one after another
 
 
 @dataclass(frozen=True)
 class Comparison:
     sources: tuple[str, ...]  # "the paper (10 seeds) at 100,000 frames"
     tasks: tuple[Question, ...]
-    overall: Question | None  # of several tasks
+    overall: Question | None  # over several tasks
 
 
 class _Pair(NamedTuple):
-    """A task with both methods: known scores, and what a run of each costs together."""
+    """A task with both methods: known scores, and the cost of one run of each together."""
 
     task: str
     source: str
@@ -148,7 +148,7 @@ class _Pair(NamedTuple):
 
 
 def compare(lines: Sequence[Line]) -> Comparison | None:
-    """MLR against its Baseline, on the tasks where the plan has both and a spread is known."""
+    """Compare MLR with its Baseline, on the tasks where the plan has both and the spread is known."""
     pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
     if not pairs:
         return None
@@ -168,11 +168,11 @@ def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
     return _Pair(task, *known, seeds, seconds)
 
 
-Known = tuple[str, Summary, Summary]  # where it is from, MLR, and its Baseline
+Known = tuple[str, Summary, Summary]  # source, MLR, and its Baseline
 
 
 def _measured(recipe: Recipe) -> Known | None:
-    """Of our own runs with this profile."""
+    """Scores of our own runs with this profile."""
     mlr, baseline = (measured(recipe.name, recipe.profile, recipe.frames, method) for method in PAIR)
     if mlr is None or baseline is None or mlr.frames != baseline.frames:
         return None
@@ -181,7 +181,7 @@ def _measured(recipe: Recipe) -> Known | None:
 
 
 def _published(recipe: Recipe) -> Known | None:
-    """The paper's, if it has a spread to go by."""
+    """The paper's scores, if it has the spread."""
     at, unit = papers_time(recipe)
     cells = [published(recipe.name, at, method) for method in PAIR]
     usable = [cell for cell in cells if cell and cell.std is not None and cell.seeds and not cell.misprint]
@@ -196,7 +196,7 @@ def _suite(recipe: Recipe) -> str:
 
 
 def papers_time(recipe: Recipe) -> tuple[int, str]:
-    """Which of the paper's times a run stands for: its own in the paper's profile, the nearer one in the lite profile."""
+    """The paper's time that corresponds to a run: the run's own in the paper profile, the nearest one in the lite profile."""
     if _suite(recipe) == "atari":
         return 100_000, "decisions"
     return (500_000 if recipe.frames > 250_000 else 100_000), "frames"
@@ -217,7 +217,7 @@ def _question(pairs: Sequence[_Pair]) -> Question:
 
 
 def _scaled(pair: _Pair) -> _Pair:
-    """Human-normalised on Atari, where games have scales of their own; as it is on DMControl."""
+    """Human-normalised on Atari, where scales differ between games; unchanged on DMControl."""
     ends = scale(pair.task) if pair.task.startswith("atari/") else None
     return pair if ends is None else pair._replace(mlr=pair.mlr.scaled(*ends), baseline=pair.baseline.scaled(*ends))
 
@@ -226,7 +226,7 @@ def _scaled(pair: _Pair) -> _Pair:
 
 
 class Group(NamedTuple):
-    """Jobs that differ in nothing but the seed."""
+    """Jobs that differ only in the seed."""
 
     label: str
     recipe: Recipe
@@ -234,7 +234,7 @@ class Group(NamedTuple):
 
 
 def groups_of(jobs: Sequence[Job]) -> list[Group]:
-    """In the order of the jobs. The label is the part of their directories between the task and the seed."""
+    """Group jobs, in their order. The label is the part of the directory between the task and the seed."""
     found: dict[Recipe, list[Job]] = {}
     for job in jobs:
         found.setdefault(replace(job.recipe, seed=0), []).append(job)
@@ -246,7 +246,7 @@ def groups_of(jobs: Sequence[Job]) -> list[Group]:
 
 
 def make_plan(jobs: Sequence[Job], *, seconds: float = 60.0, workers: int | None = None, tell: Tell = print) -> Plan:
-    """Measure for about `seconds`, then compute the plan. Without `workers`, as many as cores and memory have room for."""
+    """Measure for about `seconds`, then compute the plan. Default `workers`: as many as cores and memory allow."""
     groups = groups_of(jobs)
     stepped = _stepped(groups, 0.35 * seconds, tell)
     tell("counting operations")
@@ -261,21 +261,21 @@ def make_plan(jobs: Sequence[Job], *, seconds: float = 60.0, workers: int | None
 def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison | None) -> list[str]:
     notes, atari = [], _suite(lines[0].recipe) == "atari"
     if workers > 1:
-        notes.append("Runs were timed alone. Side by side they share caches and memory, and take somewhat longer.")
+        notes.append("Runs were timed alone. Together they share caches and memory, and take somewhat longer.")
     if atari:
-        notes.append("A game is taken to be as long as those of random actions. Better players often play longer.")
+        notes.append("Games are assumed to be as long as with random actions. Better players often play longer.")
     if comparison is not None:
         sources = " and ".join(comparison.sources)
         notes.append(
             f"The difference between MLR and its Baseline, and its spread over seeds, are those of {sources}. "
-            "They are estimates. With another profile, another budget or other settings they are a guess. After a few seeds, "
-            "`maskrl report` has your own."
+            "They are estimates; for another profile, budget or settings they are guesses. After a few seeds, "
+            "`maskrl report` shows your own."
         )
     return notes
 
 
 def _stepped(groups: Sequence[Group], seconds: float, tell: Tell) -> list[Stepped]:
-    """Time every environment once; one entry for each group."""
+    """Time every environment once; returns one entry per group."""
     envs = {group.recipe.env: group.recipe for group in groups}
     found = {}
     for place, (env, recipe) in enumerate(envs.items(), 1):
@@ -285,7 +285,7 @@ def _stepped(groups: Sequence[Group], seconds: float, tell: Tell) -> list[Steppe
 
 
 def _costs(groups: Sequence[Group], stepped: Sequence[Stepped]) -> list[RunCost]:
-    """Equal updates are counted once."""
+    """The costs of the groups; equal updates are counted once."""
     updates: dict[Any, UpdateCost] = {}
     costs = []
     for (_, recipe, _), step in zip(groups, stepped, strict=True):
@@ -298,7 +298,7 @@ def _costs(groups: Sequence[Group], stepped: Sequence[Stepped]) -> list[RunCost]
 def _speeds(
     groups: Sequence[Group], costs: Sequence[RunCost], stepped: Sequence[Stepped], seconds: float, tell: Tell
 ) -> tuple[list[Speed], list[str]]:
-    """Time one group of every kind of update. The others of its kind take as long for each FLOP."""
+    """Time one group per kind of update. Others of its kind are assumed to have the same speed per FLOP."""
     kinds, timed = _kinds(groups, costs), dict[int, Updated]()
     names = {kind: f"{groups[kind].recipe.name} {groups[kind].label}" for kind in kinds}
     for place, (kind, name) in enumerate(names.items(), 1):
@@ -318,19 +318,19 @@ def _timing_notes(timed: Mapping[str, Updated]) -> list[str]:
     ]
     if small := [f"1/{1 / seen.share:.0f} ({name})" for name, seen in timed.items() if 0 < seen.share < 1]:
         notes.append(
-            f"A full update takes too long to try. Updates with 1/64 of the batches and with {' and '.join(small)} were timed, and "
-            "the line through both was drawn out by their FLOP."
+            f"A full update takes too long to time. Updates with 1/64 of the batches and with {' and '.join(small)} were timed and "
+            "extrapolated by their FLOP."
         )
     if none := [name for name, seen in timed.items() if seen.share == 0]:
         notes.append(
-            f"There is no room in the memory here to try {' and '.join(none)}: the time is by FLOP, at {ASSUMED:.0%} of a matrix "
+            f"There is not enough memory to time {' and '.join(none)}: the time is from FLOP, at {ASSUMED:.0%} of a matrix "
             "product's speed."
         )
     return notes
 
 
 def _kinds(groups: Sequence[Group], costs: Sequence[RunCost]) -> list[int]:
-    """For every group the first that has the same kind of agent, the same threads, and about as many FLOP in each phase."""
+    """For every group, the first group with the same kind of agent and threads, and similar FLOP in each phase."""
 
     def alike(a: int, b: int) -> bool:
         x, y = (groups[place].recipe for place in (a, b))
@@ -342,7 +342,7 @@ def _kinds(groups: Sequence[Group], costs: Sequence[RunCost]) -> list[int]:
 
 
 def _room(lines: Sequence[Line]) -> int:
-    """Runs at a time, as `maskrl sweep` has them."""
+    """The number of runs at once, as in `maskrl sweep`."""
     room = this_machine()
     needs = [needs_of(line.recipe, line.cost.memory, gpus=room.gpus > 0) for line in lines]
     return min(at_once(largest(needs), room), sum(line.seeds for line in lines))

@@ -1,13 +1,13 @@
-"""A study that is written down before it is run: a Markdown file with the arguments of its sweeps in blocks named `sweep`.
+"""A study that is registered before it is run: a Markdown file with the arguments of its sweeps in blocks named `sweep`.
 
-studies/lite-dmcontrol.md says why and how, and has
+studies/lite-dmcontrol.md gives the reasons and the method, and contains
 
 ```sweep
 dmcontrol-100k --profile lite --tasks reacher-easy,cartpole-swingup seed=11,12,13,14,15
 ```
 
-`maskrl sweep studies/lite-dmcontrol` makes these runs, and `maskrl plan` forecasts their cost. The page that people read is the
-page that runs.
+`maskrl sweep studies/lite-dmcontrol` executes these runs, and `maskrl plan` forecasts their cost. So the text and the runs cannot
+differ.
 """
 
 import re
@@ -18,35 +18,35 @@ from typing import NamedTuple
 from maskrl.files import RunError, read_bytes
 
 OPTIONS = ("profile", "tasks", "methods", "seeds")
-LARGEST = 1_000_000  # bytes of a page at most
+LARGEST = 1_000_000  # maximum bytes of a page
 
 
 class Line(NamedTuple):
-    """The arguments of one sweep, as they would be typed."""
+    """The arguments of one sweep."""
 
     name: str
     grid: tuple[str, ...]
-    options: dict[str, str]  # among `OPTIONS`
+    options: dict[str, str]  # from `OPTIONS`
 
     def listed(self, option: str) -> list[str]:
         return [word.strip() for word in self.options.get(option, "").split(",") if word.strip()]
 
 
 def page_of(name: str) -> Path | None:
-    """The file of a study: `studies/lite-dmcontrol` is `studies/lite-dmcontrol.md`. None: the name is of something else."""
+    """The file of a study: `studies/lite-dmcontrol` → `studies/lite-dmcontrol.md`. None if this is not the name of a study."""
     path = Path(name)
     page = path if path.suffix == ".md" else path.with_name(f"{path.name}.md")
     return page if path.suffix == ".md" or path.parts[:1] == ("studies",) or page.is_file() else None
 
 
 def read(page: Path) -> list[Line]:
-    """Its sweeps, in the order of the page."""
+    """The sweeps of a page, in order."""
     try:
         there = page.resolve()
         text = read_bytes(there.parent, there.name, most=LARGEST)
     except OSError as error:
         raise ValueError(f"{page} cannot be read: {error.strerror}. A study is a Markdown file.") from error
-    except RunError as error:  # no file, or too large for a page that people read
+    except RunError as error:  # not a regular file, or too large
         raise ValueError(str(error)) from error
     blocks = re.findall(r"^```sweep[ \t]*\n(.*?)^```", text.decode("utf-8", "replace"), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
@@ -75,7 +75,7 @@ def _parsed(page: Path, line: str) -> Line:
         elif not name:
             name = word
         else:
-            raise ValueError(f"{page}: {word!r} comes after {name!r}: a line has the name of one sweep.")
+            raise ValueError(f"{page}: {word!r} comes after {name!r}: a line names only one sweep.")
     if not name:
         raise ValueError(f"{page}: {line!r} names no sweep, such as dmcontrol-100k.")
     return Line(name, tuple(grid), options)

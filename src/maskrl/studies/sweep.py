@@ -1,11 +1,11 @@
-"""Many runs: which of them are done, and how the others are made.
+"""Sweeps of many runs: their state, and the loop that executes them.
 
-sweep.json     what the sweep is: its runs, and how it was asked for
-logs/          what every run printed, and the exit code of its newest try
+sweep.json     the sweep's runs and arguments
+logs/          the output of every run, and the exit code of its newest attempt
 <run>/...      the runs: see `maskrl.runs.directory`
 
 The state of a run is read from its directory, so a sweep may be started again, started twice at the same time, or inspected from
-another machine. A backend makes the runs: see `maskrl.studies.backends`.
+another machine. A backend executes the runs: see `maskrl.studies.backends`.
 """
 
 import json
@@ -26,17 +26,17 @@ from maskrl.studies.jobs import Job
 
 State = Literal["waiting", "running", "interrupted", "done", "failed"]
 
-# Exit codes of a run that was told to stop: SIGHUP, SIGINT and SIGTERM. Negative: so early that there was nothing to save.
+# Exit codes of a run stopped by SIGHUP, SIGINT or SIGTERM. Negative: before there was anything to save.
 STOPPED = (128 + 1, 128 + 2, 128 + 15, -1, -2, -15)
-BUSY = None  # instead of an exit code: another process makes this run
-PAUSE = 2.0  # seconds until a run is tried again
+BUSY = None  # instead of an exit code: another process executes this run
+PAUSE = 2.0  # seconds before a retry
 
 
 class SweepError(Exception):
     """A problem with a sweep that the user can fix; the message says how."""
 
 
-# ── What a sweep is ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sweep.json ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Entry(NamedTuple):
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 def read_manifest(out: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """How a sweep was asked for, and its runs."""
+    """Read the arguments of a sweep, and its runs."""
     file = out / "sweep.json"
     try:
         found = json.loads(read_bytes(out, file.name))
@@ -56,7 +56,7 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Entry]]:
             Entry(str(entry["directory"]), int(entry["frames"]), str(entry["command"])) for entry in found["runs"]
         ]
         for entry in entries:
-            status_of(out, entry.directory, "a directory")  # a sweep from a stranger must not lead elsewhere
+            status_of(out, entry.directory, "a directory")  # links of an untrusted sweep are not followed
         return {
             "sweep": str(found["asked"]["sweep"]),
             **{str(key): value for key, value in found["asked"].items()},
@@ -68,14 +68,14 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Entry]]:
 
 
 def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, extend: bool = False) -> list[Entry]:
-    """Make `out` the folder of this sweep, or check that it is. `extend`: it may also hold a part of this sweep."""
+    """Make `out` the folder of this sweep, or check that it is. `extend`: it may hold a part of this sweep."""
     commands = [shlex.join(["maskrl", *job.command(Path("DIR"))]) for job in jobs]
     entries = [Entry(job.directory, job.recipe.frames, words) for job, words in zip(jobs, commands, strict=True)]
     text = json.dumps({"asked": dict(asked), "runs": [entry._asdict() for entry in entries]}, indent=2)
     file = out / "sweep.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # In this order: where there is a run of a sweep, there is also its sweep.json.
+        # In this order, so that a run of a sweep always has a sweep.json.
         others = any(not path.name.startswith("sweep.json") for path in out.iterdir())
         if os.path.lexists(file):
             _require_same(out, asked, [entry.directory for entry in entries], extend=extend)
@@ -89,7 +89,7 @@ def write_manifest(out: Path, asked: Mapping[str, Any], jobs: Sequence[Job], *, 
 
 
 def _require_same(out: Path, asked: Mapping[str, Any], new: Sequence[str], *, extend: bool) -> None:
-    """Refuse a folder of another sweep. The name of a run's directory has the digest of its recipe."""
+    """Raise SweepError if the folder holds another sweep. The name of a run's directory contains its recipe's digest."""
     before, entries = read_manifest(out)
     old = [entry.directory for entry in entries]
     gone, added = [name for name in old if name not in new], [name for name in new if name not in old]
@@ -99,14 +99,14 @@ def _require_same(out: Path, asked: Mapping[str, Any], new: Sequence[str], *, ex
     for what, some, every in (("only there", gone, old), ("only here", added, new)):
         lines += [f"  {what}: {len(some)} of {len(every)} runs, such as {name}" for name in some[:1]]
     advice = "Choose another --out" + (", or --extend to add these runs to it." if not gone else ".")
-    raise SweepError("\n".join([f"{out} holds another sweep. There and here:", *lines, advice]))
+    raise SweepError("\n".join([f"{out} holds another sweep. Stored and requested:", *lines, advice]))
 
 
-# ── Where the runs are ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The state of runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Look(NamedTuple):
-    """A run as its directory has it."""
+    """The state of a run, from its directory."""
 
     directory: str
     state: State
@@ -114,11 +114,11 @@ class Look(NamedTuple):
     budget: int
     seconds: float  # of training
     score: float | None  # of the newest evaluation
-    why: str = ""  # it failed
+    why: str = ""  # the error of a failed run
 
 
 def look(out: Path, entry: Entry) -> Look:
-    """The state of a run, from its files. A run whose files must not be opened has failed."""
+    """Read the state of a run. A run whose files must not be opened counts as failed."""
     try:
         require_plain(out, entry.directory)
         return _look(out, entry)
@@ -127,7 +127,7 @@ def look(out: Path, entry: Entry) -> Look:
 
 
 def require_plain(out: Path, directory: str) -> None:
-    """Refuse a run of a sweep, and its log, if links, pipes or devices are in place of files."""
+    """Raise RunError if links, pipes or devices replace files of a run or its log."""
     status_of(out, directory, "a directory")
     RunFiles(out / directory).require_plain()
     for ending in ("txt", "code", "lock"):
@@ -168,12 +168,12 @@ def log_of(out: Path, directory: str) -> Path:
 
 
 def log_name(directory: str, ending: str = "txt") -> str:
-    """Of a run's log within the sweep; code: the exit code of its newest try; lock: held by who makes it."""
+    """The name of a run's log in the sweep; "code": of its newest exit code; "lock": of the executing process's lock."""
     return f"logs/{directory}.{ending}"
 
 
 def tail(out: Path, directory: str, lines: int = 15) -> list[str]:
-    """The last lines of what a run has printed."""
+    """The last lines of a run's output."""
     with suppress(OSError), open_file(out, log_name(directory)) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
         return file.read(2**16).decode("utf-8", "replace").splitlines()[-lines:]
@@ -181,16 +181,16 @@ def tail(out: Path, directory: str, lines: int = 15) -> list[str]:
 
 
 def _outcome(out: Path, directory: str) -> int | None:
-    """The exit code of the newest try; None while there is none, or it goes on."""
+    """The exit code of the newest attempt; None if there is none yet, or while it runs."""
     with suppress(OSError, ValueError):
         return int(read_bytes(out, log_name(directory, "code"), most=100))
     return None
 
 
 def seconds_left(looks: Sequence[Look], slots: int) -> float | None:
-    """How long the rest will take with this many runs at a time; None if nothing has run long enough to tell.
+    """The seconds left with this many runs at once; None if nothing has run long enough for an estimate.
 
-    Assumes that a run keeps its speed, and that one that has not begun is as fast as the others.
+    Assumes that runs keep their speed, and that runs that have not begun are as fast as the others.
     """
     begun = [one for one in looks if one.frames]
     if not begun:
@@ -201,7 +201,7 @@ def seconds_left(looks: Sequence[Look], slots: int) -> float | None:
     return max([sum(rest) / max(1, slots), *rest], default=0.0)
 
 
-# ── All of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Execution ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 Tell = Callable[[str], None]
@@ -209,21 +209,21 @@ Watch = Callable[[], None]  # called a few times a second
 
 
 class Backend(NamedTuple):
-    """Where runs are made."""
+    """Executes runs."""
 
     words: str
-    submit: Callable[[Job], "Future[int | None]"]  # begins or continues a run; its exit code, or BUSY
-    fits: Callable[[Job, Collection[Job]], bool]  # whether a run may begin beside those that are being made
-    cancel: Callable[[Sequence[int]], None]  # told of the signals that came: have all runs save themselves and end
+    submit: Callable[[Job], "Future[int | None]"]  # starts or continues a run; gives its exit code, or BUSY
+    fits: Callable[[Job, Collection[Job]], bool]  # whether a run fits beside the running ones
+    cancel: Callable[[Sequence[int]], None]  # with the signals received: make all runs save themselves and end
 
 
 def drive(
     jobs: Sequence[Job], out: Path, backend: Backend, *, retries: int, stop: Sequence[int], tell: Tell, watch: Watch
 ) -> dict[str, str]:
-    """Make all runs that are not done, and return those that cannot be made, with the reason.
+    """Execute all runs that are not done; return the failed ones with their reasons.
 
-    A run that fails is tried again from its checkpoint. One that refuses to start (exit code 2) would refuse again. A run that
-    another sweep is making is left to it, and looked at again later.
+    A failed run is tried again from its checkpoint, but not one that refuses to start (exit code 2), which would refuse again. A
+    run that another sweep executes is left to it, and checked again later.
     """
     waiting, active = list(jobs), dict[Future[int | None], Job]()
     failures, given_up, resting = Counter[str](), dict[str, str](), dict[str, float]()
@@ -233,11 +233,11 @@ def drive(
         for job in [] if stop else list(waiting):
             if time.monotonic() >= resting.get(job.directory, 0.0) and backend.fits(job, active.values()):
                 waiting.remove(job)
-                if RunFiles(out / job.directory).status != "done":  # another sweep may have done it meanwhile
+                if RunFiles(out / job.directory).status != "done":  # another sweep may have finished it meanwhile
                     active[backend.submit(job)] = job
         watch()
         if not active:
-            time.sleep(0.3)  # all that is left is being made elsewhere
+            time.sleep(0.3)  # other sweeps execute all remaining runs
         for future in wait(active, timeout=0.3, return_when=FIRST_COMPLETED).done:
             job = active.pop(future)
             resting[job.directory] = time.monotonic() + PAUSE
