@@ -81,6 +81,8 @@ def test_typed_pieces(typed: Typed):
     words = ("pieces", "toy/reach", "--sizes", "16,32", "--rounds", "1")
     code, out, _ = typed(*words)
     assert code == 0
-    assert re.search(r"by that of 32, in the same round\.\nThe fastest here: agent\.micro_batch=(16|32)\.", out)
+    assert re.search(
+        r"relative to 32 in the same round\.\nThe fastest on this machine: agent\.micro_batch=(16|32)\.", out
+    )
     code, out, _ = typed(*words, "--json")
     assert [row["micro_batch"] for row in json.loads(out)["pieces"]] == [16, 32]

@@ -214,7 +214,7 @@ def test_a_variant_without_a_plain_version_says_so():
     recipe = tiny_recipe(objective=tiny_mlr(decoder_width=6), threads=1)
     result = bench_update(recipe, rounds=1, tell=silent)
     assert (result.values["plain_seconds_per_update"], result.values["speed_up"]) == (None, None)
-    assert "No plain update is written for this agent, objective or device" in result.text()
+    assert "There is no plain update for this agent, objective or device" in result.text()
 
 
 def test_the_replay_of_noise_has_whole_episodes():

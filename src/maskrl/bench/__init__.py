@@ -1,1 +1,1 @@
-"""How fast updates, replay, environments and runs are: `maskrl bench`."""
+"""`maskrl bench`: the speed of updates, replay, environments and runs."""

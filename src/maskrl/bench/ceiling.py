@@ -1,4 +1,4 @@
-"""The speed limit of an update here: the best speed of the machine on the agent's own layers."""
+"""The speed limit of an update: the machine's best speed on the agent's own layers."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,23 +13,23 @@ from maskrl.agents.base import Agent
 from maskrl.cost.operations import UpdateCost
 from maskrl.cost.timing import seconds_each
 
-PIECES = (16, 32, 64, 128)  # observations: the batches in which convolutions are tried
+PIECES = (16, 32, 64, 128)  # observations per batch of the timed convolutions
 ROWS = 512  # of the matrix products
-MOMENT = 0.05  # seconds at least for which a layer is tried
+MOMENT = 0.05  # minimum seconds to time a layer
 
 
 class Layer(NamedTuple):
-    """A convolution or a matrix product of the agent, with an input."""
+    """A convolution or a matrix product of the agent, with its input."""
 
     name: str
     is_convolution: bool
-    flops: int  # of a call
+    flops: int  # per call
     call: Callable[[], Tensor]
 
     @torch.no_grad()
     def rate(self, device: torch.device) -> float:
         """FLOP per second, the best of several tries."""
-        repeats = max(1, round(2e8 / self.flops))  # a few milliseconds, which a clock can resolve
+        repeats = max(1, round(2e8 / self.flops))  # a few milliseconds, long enough for a clock
         self.call()
         begun, best = time.perf_counter(), 0.0
         while not best or time.perf_counter() - begun < MOMENT:
@@ -39,7 +39,7 @@ class Layer(NamedTuple):
 
 @torch.no_grad()
 def layers_of(agent: Agent, obs: tuple[int, int, int], device: torch.device) -> Iterator[Layer]:
-    """The encoder's convolutions of observations of this shape, in batches of `PIECES`, and all distinct products."""
+    """The encoder's convolutions for observations of this shape, in batches of `PIECES`, and all distinct matrix products."""
     shape = agent.policy().centre(torch.zeros(1, *obs, dtype=torch.uint8)).shape[1:]
     for module in agent.encoder.modules():
         if isinstance(module, nn.Conv2d):
@@ -59,7 +59,7 @@ def layers_of(agent: Agent, obs: tuple[int, int, int], device: torch.device) -> 
 
 
 def best_layers(agent: Agent, obs: tuple[int, int, int], device: torch.device) -> list[Layer]:
-    """The convolution and the matrix product that are fastest here."""
+    """The fastest convolution and the fastest matrix product."""
     best: dict[bool, tuple[float, Layer]] = {}
     for layer in layers_of(agent, obs, device):
         rate = layer.rate(device)
@@ -69,6 +69,6 @@ def best_layers(agent: Agent, obs: tuple[int, int, int], device: torch.device) -
 
 
 def ceiling(cost: UpdateCost, layers: Sequence[Layer], rates: Sequence[float]) -> float:
-    """FLOP per second if each kind of layer ran at its best: the seconds of both kinds, added up."""
+    """FLOP per second if each kind of layer ran at its best speed, from the added seconds of both kinds."""
     by_kind = {layer.is_convolution: rate for layer, rate in zip(layers, rates, strict=True)}
     return cost.flops / (cost.convolutions / by_kind[True] + (cost.flops - cost.convolutions) / by_kind[False])

@@ -1,4 +1,4 @@
-"""How fast environments are, and where their time goes: `maskrl bench env`."""
+"""`maskrl bench env`: the speed of environments, by part."""
 
 import logging
 import time
@@ -16,14 +16,14 @@ from maskrl.clock import Stopwatch
 from maskrl.envs.base import EnvConfig, Frame, episode_seed
 from maskrl.recipes.schema import Recipe
 
-LEAST = 5  # minimum decisions, for slow environments, too
+LEAST = 5  # minimum decisions, also for slow environments
 COMPARED = (5, 10)  # episodes, and decisions of each, whose pictures are compared
 SEEN = 2  # of 255: a smaller difference is not counted as a changed pixel
 
 
 def bench_env(recipes: Sequence[Recipe], *, sizes: Sequence[int], seconds: float = 1.0, tell: Tell = print) -> Result:
     """Play the environment of every recipe at random. MUJOCO_GL chooses the renderer of DMControl."""
-    logging.getLogger("absl").setLevel(logging.ERROR)  # the suite's own models make MuJoCo warn, each time
+    logging.getLogger("absl").setLevel(logging.ERROR)  # MuJoCo warns about the suite's own models each time
     rows, failures = list[Row](), dict[str, str]()
     for recipe in recipes:
         tell(f"{recipe.name}.")
@@ -31,11 +31,11 @@ def bench_env(recipes: Sequence[Recipe], *, sizes: Sequence[int], seconds: float
             variants = recipe.env.variants(sizes)
             firsts = {config.size: config for config in reversed(variants)}
             rows += [play(config, seconds) | difference(config, firsts[config.size]) for config in variants]
-        except (ImportError, RuntimeError) as error:  # no simulator, or nothing draws
+        except (ImportError, RuntimeError) as error:  # no simulator, or no OpenGL backend
             failures[recipe.name] = str(error)
     notes = [
-        "A frame is one of the simulator; a decision has action_repeat of them. Milliseconds are of a decision.",
-        f"Changed are pixels that differ by more than {SEEN} of 255 from the first row of that size; the mean is of 255, too.",
+        "A frame is one of the simulator; a decision has action_repeat frames. Milliseconds are per decision.",
+        f"Changed pixels differ by more than {SEEN} of 255 from the first row of that size; the mean is also of 255.",
     ]
     return Result({"environments": rows, "not_measured": failures}, notes)
 
@@ -54,7 +54,7 @@ def play(config: EnvConfig, seconds: float) -> Row:
             _, _, terminated, truncated, info = env.step(spaces.random_action(chance))
         over = terminated or truncated
         decisions, frames = decisions + 1, frames + info["frames"]
-        if decisions == 0:  # the first picture takes longer: count from here
+        if decisions == 0:  # the first picture takes longer: count after it
             watch.seconds.clear()
             frames, begun = 0, time.perf_counter()
     env.close()
@@ -66,12 +66,12 @@ def play(config: EnvConfig, seconds: float) -> Row:
         "drawing": getattr(config, "drawing", None),
         "shadow_size": getattr(config, "shadow_size", None),
         "frames_per_second": frames / spent,
-        "milliseconds": {part: 1000 * total / decisions for part, total in parts},  # of a decision
+        "milliseconds": {part: 1000 * total / decisions for part, total in parts},  # per decision
     }
 
 
 def difference(config: EnvConfig, first: EnvConfig) -> Row:
-    """The difference between the pictures of two variants, at the same places of the same episodes."""
+    """The difference between the pictures of two variants, at the same steps of the same episodes."""
     if config == first:
         return {}
     apart = np.abs(pictures(config) - pictures(first))
@@ -89,4 +89,4 @@ def pictures(config: EnvConfig) -> NDArray[np.int16]:
         seen += [env.step(spaces.random_action(chance))[0] for _ in range(decisions)]
     env.close()
     observations = np.stack(seen).astype(np.int16)
-    return observations[:, -observations.shape[1] // config.frame_stack :]  # the newest of each stack
+    return observations[:, -observations.shape[1] // config.frame_stack :]  # the newest frame of each stack

@@ -1,4 +1,4 @@
-"""The cost of other programs on the same cores for an update, by how torch's threads wait: `maskrl bench load`."""
+"""`maskrl bench load`: how much other programs on the same cores slow an update, by the way torch's threads wait."""
 
 import os
 import subprocess
@@ -22,40 +22,38 @@ from maskrl.threads import NAMES, PASSIVE, UNTOLD, usual_threads
 
 # A program that keeps a core busy. It ends when its standard input closes, also if this process is killed.
 BUSY = "import os, threading\nthreading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()\nwhile True: pass"
-SETTLE = 0.5  # seconds until such programs are under way
+SETTLE = 0.5  # seconds until these programs run
 
 
 class Variant(NamedTuple):
-    """A way to make the same updates."""
+    """A way to run the same updates."""
 
     threads: int
-    waiting: str  # passive: maskrl's setting; untold: OpenMP's default; or a number of turns
+    waiting: str  # passive: maskrl's setting; untold: OpenMP's default; or a number of spins
 
     @property
     def settings(self) -> dict[str, str]:
         return {"passive": PASSIVE, "untold": UNTOLD}.get(self.waiting) or {"GOMP_SPINCOUNT": self.waiting}
 
 
-Samples = Mapping[tuple[int, Variant], list[float]]  # seconds of an update beside that many busy processes, by round
+Samples = Mapping[tuple[int, Variant], list[float]]  # seconds per update beside this many busy processes, by round
 
 
 def bench_load(
     recipe: Recipe, *, rounds: int = 5, updates: int = 10, spins: Sequence[int] = (), tell: Tell = print
 ) -> Result:
-    """Time updates on idle cores and beside as many busy processes as cores, in turns. Each variant has a process of its own.
+    """Time updates on idle cores and beside as many busy processes as cores, in turns. Each variant has a separate process.
 
-    `spins`: further numbers of turns to try before a thread sleeps (of GNU's OpenMP).
+    `spins`: further numbers of spins before a thread sleeps (GNU's OpenMP).
     """
     cores, threads = cores_allowed(), recipe.threads or usual_threads()
     if threads == 1:
-        raise ValueError(
-            "One thread waits for no other: there is nothing to compare. Set threads=2, or allow more cores."
-        )
+        raise ValueError("With one thread there is no waiting to compare. Set threads=2, or allow more cores.")
     variants = [Variant(1, "passive"), Variant(threads, "passive"), Variant(threads, "untold")]
     variants += [Variant(threads, str(turns)) for turns in spins]
     samples: Samples = {(busy, one): [] for busy in (0, cores) for one in variants}
     with ExitStack() as stack:
-        tell(f"The first updates of {len(variants)} processes.")
+        tell(f"Running the first updates of {len(variants)} processes.")
         processes = {one: stack.enter_context(_process(recipe, one)) for one in variants}
         for number in range(1, rounds + 1):
             for busy in (0, cores):
@@ -64,7 +62,7 @@ def bench_load(
                         seconds = process.submit(_seconds, recipe, one.threads, updates).result()
                         samples[busy, one].append(seconds)
             tell(
-                f"Round {number} of {rounds}: {', '.join(f'{taken[-1]:.3g}' for taken in samples.values())} s an update."
+                f"Round {number} of {rounds}: {', '.join(f'{taken[-1]:.3g}' for taken in samples.values())} s per update."
             )
     return _result(recipe, samples, cores, variants)
 
@@ -93,16 +91,16 @@ def _result(recipe: Recipe, samples: Samples, cores: int, variants: list[Variant
     }
     both = passive.threads
     notes = [
-        f"busy speed: of {both} passive threads by the better of 1 and {both}. idle speed: by {both} threads with "
+        f"busy speed: {both} passive threads relative to the better of 1 and {both}. idle speed: relative to {both} threads with "
         "OpenMP's default.",
-        "Medians (least – most). Ratios are of the same round.",
+        "Medians (least – most). Ratios are within a round.",
     ]
     return Result(values, notes)
 
 
 @contextmanager
 def _process(recipe: Recipe, variant: Variant) -> Iterator[ProcessPoolExecutor]:
-    """A process whose OpenMP was told to wait in this way, with its first updates made."""
+    """A process whose OpenMP waits in this way, after its first updates."""
     before = dict(os.environ)
     with fresh_processes(1) as pool:
         try:
@@ -120,7 +118,7 @@ def _seconds(recipe: Recipe, threads: int, updates: int) -> float:
     return _learner(replace(recipe, threads=threads)).seconds(updates)
 
 
-@cache  # lives as long as its process
+@cache  # one per process
 def _learner(recipe: Recipe) -> Learner:
     configure_process(recipe)
     return Learner(recipe, spaces_of(recipe))
@@ -128,7 +126,7 @@ def _learner(recipe: Recipe) -> Learner:
 
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """Run `count` processes that keep a core busy, with the same priority as ours."""
+    """Run `count` processes that each keep a core busy, with the same priority as this one."""
     command, silent = [sys.executable, "-c", BUSY], subprocess.DEVNULL
     with ExitStack() as stack:
         for _ in range(count):

@@ -1,6 +1,6 @@
-"""How benchmarks measure: in turns, round by round, as a median with its spread.
+"""Measurements of benchmarks: in turns, round by round, as a median with its range.
 
-A shared machine is slow in one second and fast in the next. Ratios within a round are not affected.
+The speed of a shared machine changes from second to second. Ratios within a round are hardly affected.
 """
 
 import statistics
@@ -30,12 +30,12 @@ class Measured:
 
     @classmethod
     def ratio(cls, above: Sequence[float], below: Sequence[float]) -> "Measured":
-        """Of ratios within a round: what slows a whole round down cancels out."""
+        """The median and range of the ratios within rounds, in which a slow-down of a whole round cancels out."""
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
 
 def in_turns(samplers: Mapping[K, Callable[[], float]], rounds: int, tell: Tell) -> dict[K, list[float]]:
-    """Call every sampler once a round, and collect what each of them returns."""
+    """Call every sampler once per round, and collect their results."""
     samples: dict[K, list[float]] = {name: [] for name in samplers}
     for number in range(1, rounds + 1):
         for name, sample in samplers.items():
@@ -47,12 +47,12 @@ def in_turns(samplers: Mapping[K, Callable[[], float]], rounds: int, tell: Tell)
 
 @contextmanager
 def fresh_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """New processes that inherit nothing: the thread count and the handling of freed memory apply to a whole process."""
+    """New processes that inherit nothing, because the thread count and the handling of freed memory are set per process."""
     try:
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
             yield pool
     except BrokenProcessPool:
         raise RuntimeError(
-            "A process of the benchmark ended without an answer, probably for lack of memory. Choose smaller sizes or fewer "
+            "A process of the benchmark ended without an answer, probably from lack of memory. Choose smaller sizes or fewer "
             "processes."
         ) from None

@@ -12,18 +12,18 @@ from maskrl.runs.build import device_of, numerics, replay_size
 
 
 class Learner:
-    """An agent that learns from a replay of noise. It has made its first updates, which are slower: buffers are made in them."""
+    """An agent that learns from a replay of noise, after its first updates, which are slower because they allocate buffers."""
 
     def __init__(self, recipe: Recipe, spaces: Spaces, agent: Agent | None = None) -> None:
         self.recipe, self.device, self.turn = recipe, device_of(recipe), recipe.agent.turn(recipe.objective)
         self.replay = noise_replay(recipe, spaces)
         self.agent = agent or recipe.agent.build(spaces, recipe.objective, self.device)
-        self.first = self.update()  # what a new agent's losses are
+        self.first = self.update()  # the losses of a new agent
         for _ in range(self.turn - 1):
             self.update()
 
     def seconds(self, turns: int = 1) -> float:
-        """Of one update: the mean over these turns, in each of which every part of the agent has run (`AgentConfig.turn`)."""
+        """The mean seconds of an update over this many turns, in each of which every part runs (`AgentConfig.turn`)."""
         return seconds_each(self.update, turns * self.turn, self.device)
 
     def update(self) -> Metrics:
@@ -34,16 +34,16 @@ class Learner:
 def noise_replay(recipe: Recipe, spaces: Spaces, *, transitions: int = 600, decisions: int = 150) -> Replay:
     """A small replay for the recipe's agent, of episodes of this many decisions, in which every frame differs."""
     size = replay_size(recipe, spaces)
-    size["capacity"], size["reserve"] = transitions + transitions // decisions, 0  # with the last frames of episodes
+    size["capacity"], size["reserve"] = transitions + transitions // decisions, 0  # with last frames of episodes
     replay = Replay(**size, seed=recipe.seed)
     fill(replay, transitions, episode=decisions, repeat_frame=False)
     return replay
 
 
 def fill(replay: Replay, transitions: int, *, episode: int = 1000, repeat_frame: bool = True) -> None:
-    """Fill a replay with episodes of noise, written to every place: memory that was never written is faster to read.
+    """Fill the whole replay with episodes of noise: memory that was never written is faster to read.
 
-    It loads a state, which takes a fraction of the time of as many calls of `add`.
+    Loads a state, which takes a fraction of the time of `add` calls.
     """
     decision = np.arange(transitions)
     ends = (decision % episode == episode - 1) | (decision == transitions - 1)  # the last episode may be shorter

@@ -1,4 +1,4 @@
-"""Where the time of an update, an environment or a run goes: functions are timed from outside and stay unchanged."""
+"""The time of an update, an environment or a run by part. Functions are timed from outside and are not changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,14 +17,14 @@ PHASES = ("draw", "views", "pixels", "critic", "objective", "actor", "momentum",
 
 
 class Wrap(ExitStack):
-    """Replaces functions of others by timed ones, until the context is left."""
+    """Replaces functions by timed ones within the context."""
 
     def __init__(self, watch: Stopwatch) -> None:
         super().__init__()
         self.watch = watch
 
     def __call__(self, owner: Any, names: Sequence[str], part: str) -> None:
-        """Time methods of an object, or of all objects of a class. Names that it does not have are skipped."""
+        """Time methods of an object, or of all objects of a class. Missing names are skipped."""
         for name in names:
             if hasattr(owner, name):
                 self.replace(owner, name, self._timed(getattr(owner, name), part))
@@ -44,7 +44,7 @@ class Wrap(ExitStack):
 
 @contextmanager
 def watched(agent: Any, replay: Replay) -> Iterator[Stopwatch]:
-    """A stopwatch with the seconds of `PHASES`. Where a device works on its own, they are of the calls that start it."""
+    """A stopwatch with the seconds of `PHASES`. For an asynchronous device, they are those of the calls on the host."""
     with Wrap(Stopwatch()) as wrap:
         wrap.replace(agent, "watch", wrap.watch)
         wrap(replay, ["draw", "transitions", "clips", "reprioritise"], "draw")
@@ -64,7 +64,7 @@ def wrap_agent(wrap: Wrap, agent: Agent) -> None:
 
 
 def wrap_env(wrap: Wrap, env: gym.Env[Any, Any]) -> None:
-    """Time the drawing, and the physics of DMControl, where an environment has them."""
+    """Time the drawing, and the physics of DMControl, if an environment has them."""
     inner: Any = env.unwrapped
     wrap(inner, ["_draw", "_shrink"], "drawing")
     if hasattr(inner, "_suite"):

@@ -1,4 +1,4 @@
-"""stable-baselines3's pixel agents beside ours, with the values of one recipe: `maskrl bench peers`."""
+"""`maskrl bench peers`: stable-baselines3's pixel agents and ours, with the values of one recipe."""
 
 import time
 import warnings
@@ -28,11 +28,11 @@ from maskrl.runs.build import configure_process, replay_size
 
 @dataclass(frozen=True)
 class Peer:
-    """Which of our parts an agent of SB3 has."""
+    """An agent of SB3 with some of our parts."""
 
     name: str
-    policy: bool = False  # one encoder, which the critic trains; DQN has that anyway
-    replay: bool = False  # every frame once, shifted at random as the recipe says
+    policy: bool = False  # one encoder, trained by the critic; always so for DQN
+    replay: bool = False  # every frame stored once, shifted at random as in the recipe
     objective: bool = False
 
 
@@ -44,17 +44,17 @@ PEERS = (
 
 
 class Timed(NamedTuple):
-    """What a process measured."""
+    """The measurements of a process."""
 
     decisions_per_second: float
     bytes_of_process: int
     bytes_of_replay: int  # when it is full
     flop_per_decision: float
-    callback_share: float | None = None  # time of the callback over that of the objective's own update, minus 1
+    callback_share: float | None = None  # time of the callback relative to the objective's own update, minus 1
 
 
 def bench_peers(recipes: list[Recipe], *, decisions: int, rounds: int, tell: Tell = print) -> Result:
-    """Train each for this many decisions after the warm-up, in turns, each time in a process of its own."""
+    """Train each agent for this many decisions after the warm-up, in turns, each time in a separate process."""
     require_extra("stable_baselines3", "sb3")
     for recipe in recipes:
         if recipe.agent.augment.crop is not None:
@@ -80,9 +80,9 @@ def bench_peers(recipes: list[Recipe], *, decisions: int, rounds: int, tell: Tel
         with fresh_processes(1) as pool:
             draws += pool.submit(_draws, recipe).result()
     notes = [
-        "The same environment, encoder, widths, batch, threads and updates per decision. Ours act and learn as their recipes say; "
+        "The same environment, encoder, widths, batch, threads and updates per decision. Ours follow their recipes; "
         "SB3's DQN is not a Rainbow: it has neither categorical returns nor priorities.",
-        "Decisions per second are of the whole loop, environment included.",
+        "Decisions per second are of the whole loop, including the environment.",
     ]
     return Result({"decisions": decisions, "agents": rows, "draws": draws}, notes)
 
@@ -134,8 +134,8 @@ def _theirs(recipe: Recipe, peer: Peer, decisions: int) -> Timed:
 
 def _flop(call: Callable[[], object]) -> float:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the switch, about Intel's GPUs
-        # Without mkldnn our encoders run layer by layer: the counter does not know fused layers.
+        warnings.simplefilter("ignore")  # the switch warns about Intel's GPUs
+        # Without mkldnn our encoders run layer by layer: the counter does not support fused layers.
         with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
             call()
     return float(counter.get_total_flops())
@@ -169,7 +169,7 @@ def build_peer(recipe: Recipe, env: gym.Env[Any, Any], peer: Peer, *, capacity: 
     callback = None
     if peer.objective and recipe.objective is not None:
         auxiliary = getattr(agent, "auxiliary", None)
-        changes: Any = {"projection": "mlp"} if recipe.objective.needs.q_projection else {}  # a callback sees no Q head
+        changes: Any = {"projection": "mlp"} if recipe.objective.needs.q_projection else {}  # a callback has no Q head
         objective = replace(recipe.objective, **changes)
         callback = Auxiliary(objective, optimiser=auxiliary, clips=getattr(agent, "clips", None), seed=recipe.seed)
     match agent:
@@ -185,11 +185,11 @@ def build_peer(recipe: Recipe, env: gym.Env[Any, Any], peer: Peer, *, capacity: 
         case RainbowConfig():
             values["policy_kwargs"]["net_arch"] = [agent.hidden]
             return DQN("CnnPolicy", env, **(values | options)), callback
-    raise ValueError(f"SB3 has no peer of agent {agent.kind}. Choose a recipe of sac or rainbow.")
+    raise ValueError(f"SB3 has no agent like {agent.kind}. Choose a recipe with sac or rainbow.")
 
 
 def features_class() -> type[Any]:
-    """A recipe's encoder as one of SB3's; made when SB3 is there."""
+    """The class of a recipe's encoder for SB3; defined only if SB3 is installed."""
     from maskrl.bench.peer_encoder import RecipeEncoder
 
     return RecipeEncoder
@@ -222,7 +222,7 @@ def _watched(callback: Any) -> Iterator[dict[str, float]]:
 
 
 def _draws(recipe: Recipe) -> list[Row]:
-    """How long SB3's replay and ours take for a batch, with and without shifts, once they are full of noise."""
+    """The time of a batch from SB3's replay and from ours, with and without shifts, when full of noise."""
     from stable_baselines3.common.buffers import ReplayBuffer
 
     from maskrl.integrations.sb3 import FrameReplayBuffer
@@ -254,7 +254,7 @@ def _draws(recipe: Recipe) -> list[Row]:
 
 
 def _peak() -> int:
-    """The most memory that this process has taken, in bytes."""
-    import resource  # Unix has it
+    """The peak memory of this process in bytes."""
+    import resource  # only on Unix
 
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

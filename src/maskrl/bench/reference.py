@@ -1,9 +1,9 @@
-"""The updates in plain torch, to compare the agents' own with: the same mathematics with torch's defaults.
+"""The updates in plain torch, to compare with the agents' own: the same mathematics with torch's defaults.
 
 Whole batches, channels first, a ReLU after each convolution, torch's default Adam. As in the released code, the actor step runs
-the convolutions for the policy and for the Q functions, and every token goes through every layer of the decoder. Nothing is copied
-without need: masks and crops are made of bytes, which become floats once, and maps are flattened as they lie in memory. Random
-numbers are drawn in the agents' order, so the same weights and the same seed give the same losses and weights; a test checks it.
+the convolutions for the policy and for the Q functions, and every token goes through every layer of the decoder. There are no
+needless copies: masks and crops work on bytes, which become floats once, and maps are flattened in memory order. Random numbers are
+drawn in the agents' order, so the same weights and seed give the same losses and weights; a test checks this.
 """
 
 import math
@@ -27,7 +27,7 @@ Update = Callable[[], dict[str, Tensor]]
 
 
 def is_known(recipe: Recipe, device: torch.device) -> bool:
-    """Whether the update of this recipe is written here, for this device."""
+    """Whether there is a plain update for this recipe and device."""
     mlr = recipe.objective
     written = mlr is None or (
         isinstance(mlr, MLRConfig)
@@ -42,9 +42,9 @@ def is_known(recipe: Recipe, device: torch.device) -> bool:
 
 
 def plain_update(agent: Any, replay: Replay) -> Update:
-    """The update of this agent, written plainly.
+    """The agent's update in plain torch.
 
-    The agent learns from it. Its weights get torch's default layout, and its Adam torch's default kernels.
+    It trains the agent. The weights get torch's default layout, and Adam torch's default kernels.
     """
     for module in (*agent.modules.values(), *([] if agent.objective is None else [agent.objective])):
         channels_first(module, agent.encoder.feature_shape if agent.encoder.latent_order is None else None)
@@ -55,7 +55,7 @@ def plain_update(agent: Any, replay: Replay) -> Update:
 
 
 def channels_first(module: nn.Module, maps: tuple[int, int, int] | None) -> None:
-    """Lay out kernels with their channels first, and the columns of layers that read `maps` (F, h, w) in the order of such maps."""
+    """Convert kernels to channels first, and reorder the columns of layers that read `maps` (F, h, w) accordingly."""
     for parameter in module.parameters():
         parameter.data = parameter.data.contiguous()
     if maps is not None:
@@ -166,7 +166,7 @@ def mlr_loss(objective: Any, clip: Clip) -> Tensor:
 
 
 def decode(decoder: Any, states: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-    """All tokens through all layers, and those of the states in the end."""
+    """Pass all tokens through all layers; return those of the states."""
     steps = states.shape[1]
     position = sinusoid(steps, states)
     position = position if decoder.order is None else position[:, decoder.order]
@@ -185,7 +185,7 @@ def encode(encoder: Any, pixels: Tensor) -> Tensor:
 
 
 def maps_of(encoder: Any, pixels: Tensor) -> Tensor:
-    """Layer by layer. Where units have no order of their own, the maps are labelled so that flattening them needs no copy."""
+    """The encoder's maps, layer by layer. If units have no fixed order, the maps are permuted so that flattening needs no copy."""
     for layer in encoder.convolutions.children():
         pixels = layer(pixels)
     n, filters, height, width = pixels.shape
@@ -193,7 +193,7 @@ def maps_of(encoder: Any, pixels: Tensor) -> Tensor:
 
 
 def _taken(outputs: Tensor, actions: Tensor) -> Tensor:
-    """(B, A, width), (B,) → (B, width)."""
+    """The outputs of these actions: (B, A, width), (B,) → (B, width)."""
     return outputs[torch.arange(len(actions)), actions]
 
 

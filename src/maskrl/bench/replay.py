@@ -1,4 +1,4 @@
-"""How fast full replays are, and what they take: `maskrl bench replay`."""
+"""`maskrl bench replay`: the speed and size of full replays."""
 
 import shutil
 import tempfile
@@ -18,7 +18,7 @@ CLIP = 16  # K
 
 
 class Kind(NamedTuple):
-    """A replay of the paper's agents, with what they draw from it for one update."""
+    """A replay of the paper's agents, with their draws for one update."""
 
     name: str
     layout: dict[str, Any]  # arguments of `Replay`
@@ -44,14 +44,14 @@ def bench_replay(
 
 
 def _measure(kind: Kind, capacity: int, storage: str, seconds: float, tell: Tell) -> Row:
-    """Rates are of single transitions and clips, drawn and read in batches."""
+    """Measure one replay. Rates count single transitions and clips, drawn and read in batches."""
     nbytes = Replay.forecast(**kind.layout, capacity=capacity)
     row: Row = {"kind": kind.name, "storage": storage, "transitions": capacity, "nbytes": nbytes}
     row |= {"bytes_per_transition": nbytes / capacity, "transitions_per_second": None, "clips_per_second": None}
     with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory:
         room = free_memory() if storage == "memory" else shutil.disk_usage(directory).free
-        if room is not None and nbytes > room / 2:  # half: other processes need some, too
-            return {**row, "skipped": f"it takes {size(nbytes)} of {storage}, and there is room for {size(room // 2)}"}
+        if room is not None and nbytes > room / 2:  # half, because other processes need some
+            return {**row, "skipped": f"it takes {size(nbytes)} of {storage}; {size(room // 2)} may be used"}
         tell(f"{kind.name}: {capacity:,} transitions, {size(nbytes)} of {storage}.")
         on_disk = Path(directory) if storage == "disk" else None
         replay = Replay(**kind.layout, capacity=capacity, seed=0, directory=on_disk)
@@ -70,7 +70,7 @@ def _measure(kind: Kind, capacity: int, storage: str, seconds: float, tell: Tell
 
 
 def _rate(count: int, call: Callable[[], None], seconds: float) -> float:
-    """Per second, of a call that does this many, over this many seconds or at least three calls."""
+    """Items per second of a call that handles `count` items, over this many seconds or at least three calls."""
     call()
     calls = max(3, round(seconds / seconds_each(call, 1)))
     return count / seconds_each(call, calls)

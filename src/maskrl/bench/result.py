@@ -1,4 +1,4 @@
-"""The result of every benchmark, and how it is printed."""
+"""The results of benchmarks, and their text."""
 
 import json
 from collections import defaultdict
@@ -17,17 +17,17 @@ Row = dict[str, Any]
 class Result:
     """Values by name: numbers, words, `Measured`, mappings such as seconds_by_part, or tables (lists of rows).
 
-    A name tells the unit: seconds, bytes, flop, share.
+    A name contains the unit: seconds, bytes, flop, share.
     """
 
     values: Row  # the object that `--json` prints
-    notes: Sequence[str] = ()  # sentences for people
+    notes: Sequence[str] = ()  # sentences
 
     def json(self) -> str:
         return json.dumps(self.values, indent=2, default=asdict)
 
     def text(self) -> str:
-        """Facts, then a table for each list, and one for all mappings by the same thing (`…_by_part`); then the notes."""
+        """The text: facts, a table for each list, one for all mappings with the same key (`…_by_part`), then the notes."""
         facts, tables, by = Row(), list[list[Row]](), defaultdict[str, dict[str, Row]](dict)
         for name, value in self.values.items():
             column, is_mapping, thing = name.partition("_by_")
@@ -46,12 +46,12 @@ class Result:
 
 
 def named(recipe: Recipe) -> Row:
-    """The values that a result about a recipe begins with."""
+    """The first values of a result about a recipe."""
     return {"recipe": recipe.name, "profile": recipe.profile, "method": recipe.method}
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Words to the left, numbers to the right. Columns without a value are left out."""
+    """A text table, words left-aligned, numbers right-aligned. Empty columns are left out."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
     columns = []
     for name in names:
@@ -63,7 +63,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def words(name: str, value: Any) -> str:
-    """A value as people read it, in the unit that its name tells."""
+    """A value as text, in the unit of its name."""
     match value:
         case None:
             return "–"

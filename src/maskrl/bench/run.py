@@ -1,4 +1,4 @@
-"""How fast a whole run is, and where its time goes: `maskrl bench run`."""
+"""`maskrl bench run`: the speed of a whole run, by part."""
 
 import tempfile
 import time
@@ -25,17 +25,17 @@ from maskrl.runs.build import build_agent, torch_threads
 from maskrl.runs.directory import Run
 from maskrl.runs.loggers import Logger
 
-WARMUP = 200  # random decisions at most: enough to draw clips from
-SETTLE = 5  # decisions of learning that are not counted: buffers are made in them
-# The first layers get pixels.
+WARMUP = 200  # maximum random decisions, enough to draw clips from
+SETTLE = 5  # decisions of learning that are not counted: they allocate buffers
+# The first layers, whose input is pixels.
 NETWORKS = ("pixels", "critic", "objective", "actor", "momentum", "optimizer")
 RENDERER = ("drawing",)
 PARTS = ("physics", *RENDERER, "environment", "replay", "views", *NETWORKS, "checkpoint", "other")
 
 
 def bench_run(recipe: Recipe, *, decisions: int, processes: int = 1, tell: Tell = print) -> Result:
-    """Train for this many decisions after the warm-up, in this many processes at once; with several, on one thread each."""
-    tell(f"{decisions:,} decisions of learning after a short warm-up.")
+    """Train for this many decisions after the warm-up, in one or several processes at once; several have one thread each."""
+    tell(f"Timing {decisions:,} decisions of learning after a short warm-up.")
     short = shortened(recipe, decisions)
     if processes == 1:
         return _result(recipe, decisions, [_train_timed(short, decisions)])
@@ -49,7 +49,7 @@ def bench_run(recipe: Recipe, *, decisions: int, processes: int = 1, tell: Tell 
 def compare_runs(
     recipe: Recipe, other: Recipe, compared: Sequence[str], *, rounds: int = 3, tell: Tell = print, **options: Any
 ) -> Result:
-    """Run two recipes in alternation, with the options of `bench_run`; `compared` has the overrides of the other."""
+    """Run two recipes in alternation, with the options of `bench_run`. `compared`: the overrides of the second."""
     parts: dict[str, list[Mapping[str, float]]] = {"as it is": [], " ".join(compared): []}
 
     def sample(name: str, recipe: Recipe) -> float:
@@ -66,37 +66,37 @@ def compare_runs(
         "decisions_per_second": Measured.of(ours),
         "decisions_per_second_compared": Measured.of(theirs),
         "ratio": Measured.ratio(theirs, ours),
-        "seconds_by_part": seconds,  # of a decision: the mean over rounds
+        "seconds_by_part": seconds,  # per decision: the mean over rounds
         "seconds_compared_by_part": compared_seconds,
     }
-    return Result(values, [f"Medians (least – most) of {rounds} rounds in alternation. Ratios are of the same round."])
+    return Result(values, [f"Medians (least – most) of {rounds} rounds in alternation. Ratios are within a round."])
 
 
 def _result(recipe: Recipe, decisions: int, processes: Sequence[Mapping[str, float]]) -> Result:
-    """Of the seconds of a decision by part, in each process."""
+    """The result, from the seconds per decision by part of each process."""
     rates = [1 / sum(seconds.values()) for seconds in processes]
     means = _means(processes)
     shares = {part: seconds / sum(means.values()) for part, seconds in means.items()}
     values = {
         **named(recipe),
         "processes": len(processes),
-        "decisions": decisions,  # of each process
+        "decisions": decisions,  # per process
         "decisions_per_second": sum(rates),
         "decisions_per_second_of_each": rates,
-        "seconds_by_part": means,  # of a decision: the mean over processes
+        "seconds_by_part": means,  # per decision: the mean over processes
         "share_by_part": shares,
         "share_outside_networks_and_renderer": 1 - sum(shares.get(part, 0.0) for part in (*NETWORKS, *RENDERER)),
     }
-    return Result(values, [] if "checkpoint" in means else ["No checkpoint fell into these decisions."])
+    return Result(values, [] if "checkpoint" in means else ["No checkpoint was written during these decisions."])
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each part that any row has."""
+    """The mean of each part that occurs in any row."""
     return {part: fmean(row.get(part, 0.0) for row in rows) for part in PARTS if any(part in row for row in rows)}
 
 
 def shortened(recipe: Recipe, decisions: int) -> Recipe:
-    """The recipe with a short warm-up, then this many decisions; checkpoints as often as it has them."""
+    """The recipe with a short warm-up and this many decisions; the interval of checkpoints is kept."""
     warmup = min(recipe.agent.warmup_decisions, WARMUP)
     frames = (warmup + SETTLE + decisions) * recipe.env.action_repeat
     return replace(
@@ -108,7 +108,7 @@ def shortened(recipe: Recipe, decisions: int) -> Recipe:
 
 
 class _Window(Logger):
-    """Keeps the seconds of each part from the first counted decision to the newest."""
+    """Records the seconds of each part from the first counted decision on."""
 
     def __init__(self, first: int, barrier: Any, wrap: Wrap) -> None:
         self._first, self._barrier, self._wrap, self._begun = first, barrier, wrap, 0.0
@@ -116,11 +116,11 @@ class _Window(Logger):
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
         if points or clock.decisions < self._first:
-            return  # not a decision that counts
+            return  # not a counted decision
         spent = self._wrap.watch.seconds
         if clock.decisions == self._first:
             if self._barrier is not None:
-                self._barrier.wait(timeout=600)  # all begin to count at once
+                self._barrier.wait(timeout=600)  # all processes start counting together
             spent.clear()
             self._begun = time.perf_counter()
         self.seconds = {part: seconds for part, seconds in spent.items() if part in PARTS}
@@ -128,7 +128,7 @@ class _Window(Logger):
 
 
 def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> dict[str, float]:
-    """The seconds of a decision by part, in the training loop itself. Its run directory is temporary."""
+    """The seconds per decision by part, in the real training loop, with a temporary run directory."""
     try:
         temporary = tempfile.TemporaryDirectory(prefix="maskrl-bench-")
         with temporary as directory, torch_threads(torch.get_num_threads()), _timed_parts() as wrap:
@@ -136,13 +136,13 @@ def _train_timed(recipe: Recipe, decisions: int, barrier: Any = None) -> dict[st
             loop.train(recipe, Run.create(Path(directory) / "run", recipe), [window])
     finally:
         if barrier is not None:
-            barrier.abort()  # the others need not wait for a process that failed
+            barrier.abort()  # so that the others do not wait for a failed process
     return {part: seconds / decisions for part, seconds in window.seconds.items()}
 
 
 @contextmanager
 def _timed_parts() -> Iterator[Wrap]:
-    """Time parts that the loop's own stopwatch does not separate, and leave out evaluations."""
+    """Time parts that the loop's stopwatch does not separate, and skip evaluations."""
     with Wrap(Stopwatch()) as wrap:
 
         def timed_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Any:

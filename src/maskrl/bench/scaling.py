@@ -1,4 +1,4 @@
-"""How the time of an update depends on its sizes, and on those of its pieces: `maskrl bench scale` and `pieces`."""
+"""`maskrl bench scale` and `pieces`: the time of an update by the sizes of its parts and of its pieces."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe, leaves
 from maskrl.runs.build import configure_process
 
-# Each is varied alone, around the base; sides of frames are multiples of the mask's patch.
+# Each is varied alone, from the base; sides of frames are multiples of the mask's patch.
 GRID: dict[str, tuple[int, ...]] = {
     "clips": (2, 4, 8, 16),
     "K": (4, 8, 16, 32),
@@ -45,14 +45,14 @@ def bench_scale(recipe: Recipe, *, rounds: int = 5, tell: Tell = print) -> Resul
             {"varied": name, "value": value, "seconds": spent, "flop": done, **exponents}
             for value, spent, done in zip(values, seconds, work, strict=True)
         ]
-    notes = ["Each size is varied alone around the base. Costs grow about as the value to the power of the exponent."]
+    notes = ["Each size is varied alone around the base. Costs grow about like value ** exponent."]
     return Result(named(recipe) | {"base": BASE, "growth": rows}, notes)
 
 
 def varied(recipe: Recipe, spaces: Spaces, sizes: Mapping[str, int]) -> tuple[Recipe, Spaces]:
-    """The recipe with these sizes, by their names in `GRID`, and the spaces that go with them.
+    """The recipe with these sizes, by their names in `GRID`, and its spaces.
 
-    It has no crops and shifts, and a small agent: the sizes that are varied should be most of the update.
+    It has no crops or shifts, and a small agent, so that the varied sizes dominate the update.
     """
     if recipe.objective is None:
         raise ValueError(f"{recipe.name} has no objective, so there are no clips to vary. Choose method mlr.")
@@ -74,12 +74,12 @@ def varied(recipe: Recipe, spaces: Spaces, sizes: Mapping[str, int]) -> tuple[Re
 
 
 def exponent(values: Sequence[float], costs: Sequence[float]) -> float:
-    """The slope of the least-squares line through the logarithms: 2 if twice the value costs four times as much."""
+    """The slope of the least-squares line through the logarithms: 2 if doubling the value quadruples the cost."""
     return float(np.polyfit(np.log(values), np.log(costs), 1)[0])
 
 
 def bench_pieces(recipe: Recipe, sizes: Sequence[int], *, rounds: int = 5, tell: Tell = print) -> Result:
-    """Time the recipe's update in pieces of these sizes in turns. One agent at a time: they may be large.
+    """Time the recipe's update in pieces of these sizes, in turns. Only one agent exists at a time, because it may be large.
 
     Speeds are relative to the largest pieces in the same round.
     """
@@ -97,7 +97,7 @@ def bench_pieces(recipe: Recipe, sizes: Sequence[int], *, rounds: int = 5, tell:
         for size, taken in samples.items()
     ]
     notes = [
-        f"Medians (least – most). Speeds are by that of {largest}, in the same round.",
-        f"The fastest here: agent.micro_batch={best}.",
+        f"Medians (least – most). Speeds are relative to {largest} in the same round.",
+        f"The fastest on this machine: agent.micro_batch={best}.",
     ]
     return Result(named(recipe) | {"pieces": pieces}, notes)

@@ -1,4 +1,4 @@
-"""Time the help, the first frame of a run, and the resume of a full run: `maskrl bench start`."""
+"""`maskrl bench start`: time the help, the first frame of a run, and the resume of a run with a full replay."""
 
 import os
 import subprocess
@@ -20,15 +20,15 @@ from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.state import State
 
 COMMAND = (sys.executable, "-m", "maskrl")
-# The real command, which ends at its first frame and prints the time.
+# The real command, but it ends at its first frame and prints the time.
 WATCH = "from maskrl.bench.start import end_at_first_frame; end_at_first_frame(); from maskrl.cli import main; main()"
 WATCHED = (sys.executable, "-c", WATCH)
 
 
 def bench_start(recipe: Recipe, words: Sequence[str], *, rounds: int = 3, tell: Tell = print) -> Result:
-    """Time real commands from their start. `words` are the arguments of `maskrl train` for the recipe."""
+    """Time real commands from their start. `words`: the arguments of `maskrl train` for the recipe."""
     with tempfile.TemporaryDirectory(prefix="maskrl-bench-") as directory:
-        tell("A run with a full replay.")
+        tell("Preparing a run with a full replay.")
         full = Path(directory) / "full"
         decisions = make_full(recipe, Run.create(full, recipe))
         fresh = (Path(directory) / f"new-{number}" for number in range(rounds))
@@ -47,13 +47,13 @@ def bench_start(recipe: Recipe, words: Sequence[str], *, rounds: int = 3, tell: 
         "decisions_before_it_continues": decisions,
     }
     notes = [
-        "help: `maskrl --help`, whole. first frame: of a new run, drawn. continue: a full replay, until a decision is made."
+        "help: `maskrl --help`. first frame: until a new run has drawn it. continue: with a full replay, until a decision."
     ]
     return Result(values, notes)
 
 
 def make_full(recipe: Recipe, run: Run) -> int:
-    """Save a run one decision before its end: noise in its replay, and an episode to replay. Returns its decisions."""
+    """Save a run one decision before its end, with a replay of noise and an open episode. Returns its decisions."""
     decisions = recipe.frames // recipe.env.action_repeat - 1
     lived = min((recipe.env.episode_decisions or 200) - 1, decisions // 2)
     with State(recipe, run, Loggers([], tell=lambda text, clock: None)) as state:
@@ -65,9 +65,9 @@ def make_full(recipe: Recipe, run: Run) -> int:
                 state.begin_episode()
             action = state.spaces.random_action(state.explorer)
             step = state.world.step(action)
-            assert step is not None  # no episode was lost
+            assert step is not None  # the episode was not lost
             obs = state.add(action, step)
-        state.position.evaluated = 0  # not before all training
+        state.position.evaluated = 0  # the first evaluation is done
         state.save_if_due(ending=True)
     run.set_status("stopped")
     return decisions
@@ -89,7 +89,7 @@ def _first_frame(words: Sequence[str], path: Path) -> float:
 
 
 class _First(Logger):
-    """Ends the process at the second thing that a run writes; the first says that it is ready."""
+    """Ends the process at the second call of `write`; the first one comes before training."""
 
     def __init__(self, run: Run) -> None:
         self._ready = False
@@ -102,5 +102,5 @@ class _First(Logger):
 
 
 def end_at_first_frame() -> None:
-    """From here on a run of this process ends at its first frame."""
+    """Make runs of this process end at their first frame."""
     loggers.choose_loggers = lambda names: [_First]

@@ -1,4 +1,4 @@
-"""How many runs a sweep makes in an hour, on one core and on more, and the memory of each: `maskrl bench sweep`."""
+"""`maskrl bench sweep`: runs per hour of a sweep on one core and on more, and the memory per run."""
 
 import os
 import sys
@@ -14,24 +14,24 @@ from maskrl.studies.backends import local, sizes_of
 from maskrl.studies.jobs import Job, expand
 from maskrl.studies.sweep import drive, log_of
 
-RUNS = 2  # on each core, one after the other
+RUNS = 2  # per core, one after the other
 
 
 def bench_sweep(name: str, overrides: Sequence[str], *, decisions: int, tell: Tell = print) -> Result:
     """Sweep short runs of this recipe, twice as many as cores: on one core, on two, on four, and so on.
 
-    A run has the recipe's warm-up, this many decisions of learning, and one evaluation at each end. It spends a larger share of its
-    time on starting, evaluating and saving than a whole run does. The ideal: n cores make n times the runs of one.
+    A run has the recipe's warm-up, this many decisions of learning, and one evaluation at each end. Starting, evaluating and saving
+    take a larger share of its time than in a full run. Ideally, n cores complete n times the runs of one.
     """
     if sys.platform != "linux":
         raise RuntimeError(
-            f"`maskrl bench sweep` gives each sweep its cores by affinity, which Linux has and {sys.platform} lacks. "
+            f"`maskrl bench sweep` assigns cores by affinity, which {sys.platform} lacks. "
             "Use `maskrl bench run --side-by-side 2` instead: it needs no affinity."
         )
     counts = [2**power for power in range(cores_allowed().bit_length()) if 2**power <= cores_allowed()]
     rows: list[Row] = []
     for cores in counts:
-        tell(f"{RUNS * cores} runs of {name} on {cores} of {counts[-1]} cores.")
+        tell(f"Running {RUNS * cores} runs of {name} on {cores} of {counts[-1]} cores.")
         with fresh_processes(1) as pool:
             seconds, memory = pool.submit(_swept, name, tuple(overrides), decisions, cores).result()
         hourly = 3600 * RUNS * cores / seconds
@@ -42,7 +42,7 @@ def bench_sweep(name: str, overrides: Sequence[str], *, decisions: int, tell: Te
 
 
 def _swept(name: str, overrides: tuple[str, ...], decisions: int, cores: int) -> tuple[float, int]:
-    """The seconds of a sweep on this many cores, and the bytes of memory that the largest of its runs took."""
+    """The seconds of a sweep on this many cores, and the peak memory of its largest run in bytes."""
     import resource  # Unix has it
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
@@ -60,7 +60,7 @@ def _swept(name: str, overrides: tuple[str, ...], decisions: int, cores: int) ->
 
 
 def _shortened(name: str, overrides: tuple[str, ...], decisions: int) -> list[str]:
-    """Overrides that leave the recipe's warm-up and this many decisions of learning."""
+    """Overrides for a run with the recipe's warm-up and this many decisions of learning."""
     recipe = expand(name, seeds=1, methods=["mlr"], grid=overrides, profile="lite")[0].recipe
     frames = (recipe.agent.warmup_decisions + decisions) * recipe.env.action_repeat
     unit = ["budget.decisions=none"] if recipe.budget.decisions else []

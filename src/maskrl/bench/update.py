@@ -1,4 +1,4 @@
-"""The speed of an update, beside the machine's limit and a plain update: `maskrl bench update`."""
+"""`maskrl bench update`: the speed of an update, the machine's limit, and the speed of a plain update."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -22,29 +22,29 @@ from maskrl.cost.timing import seconds_each
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import build_agent, configure_process, keep_freed_memory
 
-ROUND = 50e9  # FLOP of our updates in a round: one small update is too short to measure
+ROUND = 50e9  # FLOP of our updates per round: one small update is too short to measure
 
 
 def bench_update(
     recipe: Recipe, *, rounds: int = 5, plain: bool = True, kernels: bool = False, tell: Tell = print
 ) -> Result:
-    """Measure updates of a recipe's agent on a replay of noise. Seconds and FLOP are of one update."""
+    """Measure updates of a recipe's agent on a replay of noise. Seconds and FLOP are per update."""
     configure_process(recipe)
     env = recipe.env.make(seed=recipe.seed, training=True)
     spaces, agent = Spaces.of(env), build_agent(recipe, env)
     env.close()
     cost, learner = update_cost(recipe, spaces), Learner(recipe, spaces, agent)
     device, turns = learner.device, turns_in_a_round(cost.flops * learner.turn)
-    tell(f"{cost.flops / 1e9:,.1f} GFLOP an update. Looking for the fastest layers of these shapes on this machine.")
+    tell(f"{cost.flops / 1e9:,.1f} GFLOP per update. Searching for the fastest layers of these shapes on this machine.")
     sampler = _Sampler(learner, cost, turns, best_layers(agent, spaces.obs, device))
     samplers: dict[str, Callable[[], float]] = {"update": sampler}
-    notes = ["Medians (least – most). Ratios are of the same round."]
+    notes = ["Medians (least – most). Ratios are within a round."]
     with ExitStack() as stack:
         if plain and not is_known(recipe, device):
-            notes.append("No plain update is written for this agent, objective or device, so there is no speed-up.")
+            notes.append("There is no plain update for this agent, objective or device, so no speed-up is shown.")
         elif plain:
-            tell("The first updates of the plain version.")
-            # Each in a process of its own: the handling of freed memory applies to a whole process.
+            tell("Running the first updates of the plain version.")
+            # Each in a separate process, because the handling of freed memory is set per process.
             for name, keeps in (("plain", False), ("plain_kept", True)):
                 pool = stack.enter_context(fresh_processes(1))
                 pool.submit(_begin_plain, recipe, spaces, torch.get_num_threads(), keeps).result()
@@ -59,7 +59,7 @@ def bench_update(
         "trained_parameters": sum(parameter.numel() for parameter in trained(agent)),
         "first_loss": first_losses(learner.first),
         **sampler.values(ours),
-        "plain_seconds_per_update": Measured.of(theirs) if theirs else None,  # as torch starts a process
+        "plain_seconds_per_update": Measured.of(theirs) if theirs else None,  # with torch's default memory handling
         "speed_up": Measured.ratio(theirs, ours) if theirs else None,
         "plain_seconds_with_freed_memory_kept": Measured.of(kept) if kept else None,
         "speed_up_with_freed_memory_kept": Measured.ratio(kept, ours) if kept else None,
@@ -69,7 +69,7 @@ def bench_update(
 
 
 def trained(agent: Agent) -> Iterable[torch.Tensor]:
-    """Every parameter that an optimiser steps, once."""
+    """Every trained parameter, once."""
     groups = (group for optimizer in agent.all_optimizers() for group in optimizer.param_groups)
     return dict.fromkeys(parameter for group in groups for parameter in group["params"])
 
@@ -79,11 +79,11 @@ def first_losses(first: Metrics) -> dict[str, float]:
     return {name.removesuffix("/loss"): value for name, value in numbers(first).items() if name.endswith("/loss")}
 
 
-_plain: dict[str, Callable[[], Any]] = {}  # in a process for the plain update: that update
+_plain: dict[str, Callable[[], Any]] = {}  # the plain update, in its own process
 
 
 def _begin_plain(recipe: Recipe, spaces: Spaces, threads: int, keeps: bool) -> None:
-    """Make the first plain updates, in a process of their own."""
+    """Run the first plain updates, in their own process."""
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(threads)
     if keeps:
@@ -102,7 +102,7 @@ def _of_pool(pool: ProcessPoolExecutor, times: int) -> float:
 
 
 class _Sampler:
-    """Times updates, with their phases and the machine's ceiling at the same moment."""
+    """Times updates, their phases, and the machine's ceiling at the same time."""
 
     def __init__(self, learner: Learner, cost: UpdateCost, turns: int, best: Sequence[Layer]) -> None:
         self.learner, self.cost, self.turns, self.best = learner, cost, turns, best
@@ -142,14 +142,14 @@ class _Sampler:
 
 
 def turns_in_a_round(flops: float) -> int:
-    """As many turns of this many FLOP as have the work of a round, but at most five."""
+    """The number of turns of this many FLOP that make up a round, at most five."""
     return min(5, max(1, round(ROUND / flops)))
 
 
 def kernels_of(call: Callable[[], Any], times: int, device: torch.device) -> list[Row]:
-    """Torch's operations with at least 1 % of the time, each without those that it calls, the longest first.
+    """Torch's operations with at least 1 % of the time, excluding operations they call, longest first.
 
-    Torch's profiler takes time itself, relatively most in small operations.
+    The profiler itself takes time, relatively most in small operations.
     """
     cuda = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
