@@ -506,18 +506,18 @@ def own(extractor: type[BaseFeaturesExtractor]) -> dict[str, object]:
 WRONG = {
     "an actor with an encoder of its own": (
         lambda: (off_policy(SAC, "CnnPolicy", envs(23)), auxiliary()),
-        r"The actor of CnnPolicy has an encoder of its own.*PixelSACPolicy",
+        r"The actor of CnnPolicy has a separate encoder.*PixelSACPolicy",
     ),
     "an encoder that the actor trains": (
         lambda: (
             off_policy(SAC, "CnnPolicy", envs(23), policy_kwargs={**SMALL, "share_features_extractor": True}),
             auxiliary(),
         ),
-        "lets the actor train the encoder",
+        "lets only the actor train the encoder",
     ),
     "PPO with two encoders": (
         lambda: (on_policy(PPO, envs(23), policy_kwargs={**SMALL, "share_features_extractor": False}), auxiliary()),
-        "gives the actor an encoder of its own",
+        "gives the actor a separate encoder",
     ),
     "an encoder that divides again": (
         lambda: (sac(policy_kwargs=own(Dividing)), auxiliary()),
@@ -548,11 +548,11 @@ WRONG = {
     ),
     "a replay shorter than a clip": (
         lambda: (sac(envs(7, 9), buffer_size=6), auxiliary()),
-        "holds 3 steps of each of 2 environments, and a clip has 4",
+        "holds 3 steps of each of 2 environments, but a clip has 4",
     ),
     "a rollout shorter than a clip": (
         lambda: (on_policy(A2C, envs(23), n_steps=3), auxiliary()),
-        "n_steps=3 steps of each environment are a rollout, and a clip has 4",
+        "A rollout has n_steps=3 steps of each environment, but a clip has 4",
     ),
     "an objective on the critic's batch": (
         lambda: (sac(), Auxiliary(CURLConfig(when=None))),

@@ -58,7 +58,7 @@ def test_numbers_of_actions_become_one_hot_and_channels_come_first():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (mapping(9), "9 steps, which are not whole slices of 4"),
+        (mapping(9), "9 steps, not a multiple of the slice length 4"),
         (mapping(8, pixels=torch.zeros(8, 3, 8, 8)), "must be uint8 pictures"),
         (mapping(8, next={"done": torch.arange(8) == 5}), r"1 of 2 slices run over an episode's end"),
     ],

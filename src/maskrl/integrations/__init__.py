@@ -1,3 +1,1 @@
-"""Objectives in the agents of other libraries. Each file needs the library that it is named after, and is imported only on
-request.
-"""
+"""Objectives for agents of other libraries. Each module needs the library it is named after; import it explicitly."""

@@ -1,4 +1,4 @@
-"""Clips from TorchRL's replay. Needs no import of TorchRL: a batch is anything with keys.
+"""Clips from TorchRL's replay. Does not import TorchRL: a batch is any mapping.
 
 replay = ReplayBuffer(storage=..., sampler=SliceSampler(num_slices=32, end_key=("next", "done")), batch_size=32 * 16)
 clip = clip_of_slices(replay.sample(), length=16)
@@ -23,10 +23,10 @@ def clip_of_slices(
     end: Key | None = ("next", "done"),
     actions: int | None = None,
 ) -> Clip:
-    """A batch of slices, one after the other or (B, K) as `reshape` leaves it, as a clip.
+    """Convert a batch of slices, concatenated or (B, K), to a clip.
 
-    `pixels` are uint8 (…, C, H, W) or (…, H, W, C). `actions`: how many there are, where `action` holds their numbers; leave it
-    out for one-hot and continuous ones. `end` is where an episode's end is marked: an end within a slice is refused.
+    `pixels`: uint8 (…, C, H, W) or (…, H, W, C). `actions`: the number of actions, if `action` holds indices; leave it out for
+    one-hot and continuous actions. `end`: the key that marks an episode's end; raises ValueError for an end within a slice.
     """
     obs, taken = _read(batch, pixels), _read(batch, action)
     if obs.dtype != torch.uint8 or obs.ndim < 4:
@@ -37,7 +37,7 @@ def clip_of_slices(
     steps = obs.shape[:-3].numel()
     if length < 1 or steps % length:
         raise ValueError(
-            f"The batch has {steps} steps, which are not whole slices of {length}. Sample slices of equal length: "
+            f"The batch has {steps} steps, not a multiple of the slice length {length}. Sample slices of equal length: "
             f"SliceSampler(slice_len={length}, strict_length=True)."
         )
     obs = obs.reshape(-1, length, *obs.shape[-3:])
@@ -55,7 +55,7 @@ def _refuse_ends(ends: Tensor, key: Key) -> None:
     if within.any():
         raise ValueError(
             f"{int(within.sum())} of {len(ends)} slices run over an episode's end ({key!r} within the slice). Give the sampler "
-            f"the same end_key={key!r}, and length the slices' length."
+            f"the same end_key={key!r}, and pass the slices' length as length."
         )
 
 

@@ -1,9 +1,9 @@
-"""MLR, and any objective of ours that needs clips alone, in agents of stable-baselines3. See docs/sb3.md.
+"""MLR, and any objective that needs only clips, in agents of stable-baselines3. See docs/sb3.md.
 
     model = SAC(PixelSACPolicy, env, replay_buffer_class=FrameReplayBuffer, replay_buffer_kwargs={"frame_stack": 3, "shift": 4})
     model.learn(100_000, callback=Auxiliary(clips=64))
 
-DQN, QR-DQN, PPO and A2C need the callback alone. SB3's own buffers work, too.
+DQN, QR-DQN, PPO and A2C need only the callback. SB3's own buffers work, too.
 """
 
 from importlib.util import find_spec

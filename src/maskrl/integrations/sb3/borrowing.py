@@ -1,4 +1,4 @@
-"""What an objective can borrow from an agent of SB3: the encoder, if the critic trains it, and its observations."""
+"""Find the encoder of an SB3 agent for an objective, if the critic trains it, and the shape of its observations."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from maskrl.integrations.sb3.policies import Lent
 
-# The networks that own an encoder, by the agents that have them: SAC, TD3 and DDPG; DQN; QR-DQN.
+# The networks that own an encoder, of SAC, TD3 and DDPG; DQN; QR-DQN.
 OWNERS = ("critic", "q_net", "quantile_net")
 
 Choice = Literal["shared", "critic"]
@@ -21,21 +21,21 @@ class Borrowed(NamedTuple):
 
 
 def borrow(model: BaseAlgorithm, key: str | None, choice: Choice) -> Borrowed:
-    """The encoder of the agent's pictures; an error that says what to do where there is none to train."""
+    """The encoder of the agent's pictures; raise ValueError, with advice, if there is none to train."""
     policy: Any = model.policy
     space = _picture_space(model, key)
     if not policy.normalize_images:
         raise ValueError(
-            "policy_kwargs has normalize_images=False, so the encoder sees 0..255, and the objective would give it 0..1. Leave "
-            "it out, and let SB3 divide."
+            "policy_kwargs has normalize_images=False, so the encoder gets 0..255, but the objective would give it 0..1. Leave "
+            "it out, so that SB3 divides."
         )
     encoder = _encoder(policy, choice)
     if key is not None:
         parts = getattr(encoder, "extractors", None)
         if parts is None or key not in parts:
             raise ValueError(
-                f"{type(encoder).__name__} has no encoder of its own for {key!r}: expected `extractors[{key!r}]`, as SB3's "
-                "CombinedExtractor has."
+                f"{type(encoder).__name__} has no separate encoder for {key!r}: expected `extractors[{key!r}]`, as in SB3's "
+                "CombinedExtractor."
             )
         encoder = parts[key]
     channels, height, width = space.shape
@@ -48,7 +48,7 @@ def _picture_space(model: BaseAlgorithm, key: str | None) -> spaces.Box:
         keys = ", ".join(repr(name) for name, part in space.spaces.items() if is_image_space(part))
         if key is None or key not in space.spaces:
             raise ValueError(
-                f"The observations are a Dict with pictures under {keys or 'no key'}; got key={key!r}. Say which: "
+                f"The observations are a Dict with pictures under {keys or 'no key'}; got key={key!r}. Choose one: "
                 "Auxiliary(key=...)."
             )
         space = space.spaces[key]
@@ -57,13 +57,13 @@ def _picture_space(model: BaseAlgorithm, key: str | None) -> spaces.Box:
     normaliser = model.get_vec_normalize_env()
     if normaliser is not None and normaliser.norm_obs and (key is None or key in (normaliser.norm_obs_keys or ())):
         raise ValueError(
-            "VecNormalize normalises the pictures, and the objective would show the encoder others. Use norm_obs=False, or "
+            "VecNormalize normalises the pictures, but the objective would not. Use norm_obs=False, or "
             "norm_obs_keys without the pictures."
         )
     if not is_image_space(space):
         raise ValueError(
-            f"The observations are {space}, not pictures: expected uint8 of shape (C, H, W) with values 0..255. Masks hide "
-            "parts of pictures; for vectors there is nothing here."
+            f"The observations are {space}, not pictures: expected uint8 of shape (C, H, W) with values 0..255. "
+            "Objectives need pictures; vectors are not supported."
         )
     assert isinstance(space, spaces.Box)
     return space
@@ -71,11 +71,11 @@ def _picture_space(model: BaseAlgorithm, key: str | None) -> spaces.Box:
 
 def _encoder(policy: Any, choice: Choice) -> nn.Module:
     owner = next((getattr(policy, name) for name in OWNERS if hasattr(policy, name)), None)
-    if owner is None:  # PPO and A2C: one encoder, or one for each head
+    if owner is None:  # PPO and A2C: one encoder, or one per head
         if not policy.share_features_extractor and choice == "shared":
             raise ValueError(
-                "share_features_extractor=False gives the actor an encoder of its own, which the objective would not reach. "
-                'Leave it out, or say Auxiliary(encoder="critic") to train the value function\'s alone.'
+                "share_features_extractor=False gives the actor a separate encoder, which the objective would not train. "
+                'Leave it out, or use Auxiliary(encoder="critic") to train only the value function\'s.'
             )
         only: nn.Module = policy.features_extractor if policy.share_features_extractor else policy.vf_features_extractor
         return only
@@ -86,12 +86,12 @@ def _encoder(policy: Any, choice: Choice) -> nn.Module:
     seen = actor.features_extractor
     if seen is encoder:
         raise ValueError(
-            "share_features_extractor=True lets the actor train the encoder, and the critic not at all. Use the policy "
-            'PixelSACPolicy or PixelTD3Policy, or say Auxiliary(encoder="critic") if that is what you want.'
+            "share_features_extractor=True lets only the actor train the encoder, not the critic. Use the policy "
+            'PixelSACPolicy or PixelTD3Policy, or Auxiliary(encoder="critic") to keep it so.'
         )
     if not (isinstance(seen, Lent) and seen.lender is encoder):
         raise ValueError(
-            f"The actor of {type(policy).__name__} has an encoder of its own, which the objective would never reach. Use the "
-            'policy PixelSACPolicy or PixelTD3Policy, or say Auxiliary(encoder="critic") to train the critic\'s alone.'
+            f"The actor of {type(policy).__name__} has a separate encoder, which the objective would not train. Use the "
+            'policy PixelSACPolicy or PixelTD3Policy, or Auxiliary(encoder="critic") to train only the critic\'s.'
         )
     return encoder

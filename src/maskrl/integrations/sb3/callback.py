@@ -1,4 +1,4 @@
-"""An objective beside an agent of SB3, as a callback. SB3's classes stay as they are."""
+"""An objective beside an agent of SB3, as a callback. SB3's classes are not changed."""
 
 import math
 import warnings
@@ -26,11 +26,11 @@ from maskrl.replay.spaces import Actions
 
 
 class Auxiliary(BaseCallback):
-    """`model.learn(100_000, callback=Auxiliary(clips=64))`: an objective trains the agent's encoder, too.
+    """`model.learn(100_000, callback=Auxiliary(clips=64))`: an objective also trains the agent's encoder.
 
-    It runs after each rollout, before the agent's own updates: as many updates as the agent makes there (off-policy), or one pass
-    over the rollout (PPO, A2C), unless `updates` says how many. Its optimiser, its masks and its draws are its own, so an agent
-    with and without it starts from the same weights and sees the same random numbers. SB3 does not save callbacks: use `save`.
+    It runs after each rollout, before the agent's own updates: by default as many updates as the agent makes (off-policy), or one
+    pass over the rollout (PPO, A2C). It has its own optimiser, masks and draws, so an agent has the same initial weights and random
+    numbers with and without it. SB3 does not save callbacks: use `save`.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Auxiliary(BaseCallback):
         *,
         clips: int | None = None,  # B; None: optimiser.clips
         optimiser: AuxiliaryConfig | None = None,  # learning rate, warm-up, clipping; None: the paper's on DMControl
-        updates: int | None = None,  # for each rollout; None: see above
+        updates: int | None = None,  # per rollout; None: see above
         key: str | None = None,  # of the pictures in Dict observations
-        encoder: Choice = "shared",  # critic: accept an agent whose actor has another encoder
+        encoder: Choice = "shared",  # critic: allow an actor with another encoder
         micro_batch: int | None = None,  # observations at once; None: all
         seed: int | None = None,  # None: the agent's, or 0
         verbose: int = 0,
@@ -52,7 +52,7 @@ class Auxiliary(BaseCallback):
         self.optimiser = config if clips is None else replace(config, clips=clips)
         if updates is not None and updates < 1:
             raise ValueError(
-                f"updates={updates} must be at least 1 for each rollout, or None for as many as the agent makes."
+                f"updates={updates} must be at least 1 per rollout, or None for as many as the agent makes."
             )
         if self.objective.when is not None:
             raise ValueError(
@@ -60,19 +60,19 @@ class Auxiliary(BaseCallback):
                 "it None."
             )
         self.updates, self.key, self.encoder, self.micro_batch, self.seed = updates, key, encoder, micro_batch, seed
-        self.step: AuxiliaryStep | None = None  # once `learn` has been called
+        self.step: AuxiliaryStep | None = None  # set by the first `learn`
         self.alarm = CollapseAlarm()
         self._borrowed: Borrowed | None = None
-        self._state: dict[str, Any] | None = None  # that waits for an agent
+        self._state: dict[str, Any] | None = None  # loaded, for the next agent
         self._source: ClipSource | None = None
-        self._steps = 0  # of the running rollout
+        self._steps = 0  # of the current rollout
         self._due = 0  # updates of the agent since the last of the objective, see `objective.every`
         self._missed = False
 
     # ── SB3 calls these ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _init_callback(self) -> None:
-        """At every `learn`: check the agent, and build the objective if it is not this agent's yet."""
+        """Called at every `learn`: check the agent, and build the objective if it is for another agent or new."""
         borrowed = borrow(self.model, self.key, self.encoder)
         self._require_room()
         if self._borrowed is None or self._borrowed.encoder is not borrowed.encoder:
@@ -101,7 +101,7 @@ class Auxiliary(BaseCallback):
             self._due -= self.objective.every
             self._update()
 
-    # ── what it does ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── updates ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _updates(self) -> int:
         if self.updates is not None:
@@ -126,7 +126,7 @@ class Auxiliary(BaseCallback):
             return
         clip = Clip(torch.from_numpy(obs), torch.from_numpy(self._rows(actions))).to(self.model.device)
         encoder = self._borrowed.encoder
-        encoder.train()  # SB3 has put all into evaluation mode for the rollout, and puts it back for its own updates
+        encoder.train()  # SB3 sets evaluation mode for the rollout, and training mode for its own updates
         metrics = self.step(clip)
         encoder.eval()
         for name, value in metrics.items():
@@ -134,7 +134,7 @@ class Auxiliary(BaseCallback):
         self.alarm(metrics)
 
     def _rows(self, actions: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, K, …) as SB3 stores them → (B, K, A). Off-policy agents store actions in [-1, 1], the others what they sampled."""
+        """(B, K, …) as SB3 stores them → (B, K, A). Off-policy agents store actions in [-1, 1], others store them as sampled."""
         space = Actions(self.model.action_space)
         stored = actions.reshape(*actions.shape[:2], *space.stored[1])
         scaled = not hasattr(self.model, "rollout_buffer") or bool(getattr(self.model.policy, "squash_output", False))
@@ -176,7 +176,7 @@ class Auxiliary(BaseCallback):
         if hasattr(model, "rollout_buffer"):
             if model.n_steps < length:
                 raise ValueError(
-                    f"n_steps={model.n_steps} steps of each environment are a rollout, and a clip has {length}. Raise n_steps, or "
+                    f"A rollout has n_steps={model.n_steps} steps of each environment, but a clip has {length}. Raise n_steps, or "
                     "lower the objective's clip_length."
                 )
             return
@@ -186,20 +186,20 @@ class Auxiliary(BaseCallback):
         room = buffer.buffer_size - int(buffer.optimize_memory_usage)
         if room < length:
             raise ValueError(
-                f"The replay holds {room} steps of each of {buffer.n_envs} environments, and a clip has {length}. Raise "
+                f"The replay holds {room} steps of each of {buffer.n_envs} environments, but a clip has {length}. Raise "
                 "buffer_size, or lower the objective's clip_length."
             )
 
     # ── saving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | Path) -> None:
-        """Write the objective: its weights, its optimiser, its random numbers. The encoder is the agent's, and in `model.save`."""
+        """Write the objective's weights, optimiser and random state. `model.save` writes the encoder, which is the agent's."""
         if self.step is None:
             raise ValueError("There is nothing to save before the first learn(callback=...).")
         write_state(Path(path), self._snapshot(), self._words())
 
     def load(self, path: str | Path) -> "Auxiliary":
-        """Continue from a file: `model.learn(..., callback=Auxiliary(the same values).load(path))`."""
+        """Continue from a file: `model.learn(..., callback=Auxiliary(same values).load(path))`."""
         self._state = read_state(Path(path), self._words())
         return self
 

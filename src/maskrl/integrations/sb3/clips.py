@@ -1,4 +1,4 @@
-"""Clips from the buffers of SB3's agents, which stay unchanged."""
+"""Read clips from the buffers of SB3's agents, without changing them."""
 
 from typing import Any, Protocol
 
@@ -9,11 +9,11 @@ from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from maskrl.replay.frames import Pixels
 from maskrl.replay.windows import draw_windows
 
-CHUNK = 256  # steps that are compared at once
+CHUNK = 256  # steps to compare at once
 
 
 class ClipSource(Protocol):
-    """Where clips come from: `FrameReplayBuffer`, or one of the readers below."""
+    """A source of clips: `FrameReplayBuffer`, or one of the readers below."""
 
     def draw_clips(self, generator: np.random.Generator, clips: int, length: int) -> tuple[Pixels, NDArray[Any]]:
         """Observations (B, K, C, H, W) and actions (B, K, …) of consecutive steps, each clip within one episode."""
@@ -23,8 +23,8 @@ class ClipSource(Protocol):
 class ReplayClips:
     """Reads SB3's replays: arrays (slots, environments, …), of one key of a Dict or of the whole observation.
 
-    A step continues the one before if that did not end the episode and led to its observation. The second condition is needed
-    because `learn()` resets the environments without a mark in the buffer. Where the next observations are not stored
+    A step continues the one before if that one did not end the episode and its next observation is the same. The second condition
+    is needed because `learn()` resets the environments without marking it in the buffer. If next observations are not stored
     (`optimize_memory_usage`), call `cut`.
     """
 
@@ -33,12 +33,12 @@ class ReplayClips:
         self.continues = np.zeros((buffer.buffer_size, buffer.n_envs), np.bool_)
         self._is_cut = False
         self._position = (-1, False)
-        self.look(buffer.size())  # which may be another agent's
+        self.look(buffer.size())  # the buffer may have steps of another agent
 
     def look(self, steps: int) -> None:
-        """Read the newest steps. Ends do not change later, so no pictures are compared twice."""
+        """Find the ends of episodes among the newest steps. Ends do not change later, so pictures are compared only once."""
         steps = min(steps, self.buffer.size())
-        links = min(steps, self.buffer.size() - 1)  # the oldest step continues nothing that is known
+        links = min(steps, self.buffer.size() - 1)  # the step before the oldest is unknown
         for start in range(0, links, CHUNK):
             slots = (self.buffer.pos - 1 - np.arange(start, min(start + CHUNK, links))) % self.buffer.buffer_size
             before = slots - 1
@@ -49,7 +49,7 @@ class ReplayClips:
         self._position = (self.buffer.pos, self.buffer.full)
 
     def knows(self, buffer: ReplayBuffer) -> bool:
-        """Whether it has seen all of this buffer."""
+        """Whether it has read all of this buffer."""
         return self.buffer is buffer and self._position == (buffer.pos, buffer.full)
 
     def cut(self) -> None:
@@ -58,7 +58,7 @@ class ReplayClips:
 
     def draw_clips(self, generator: np.random.Generator, clips: int, length: int) -> tuple[Pixels, NDArray[Any]]:
         buffer = self.buffer
-        # With optimize_memory_usage the oldest slot of a full ring has the newest observation beside the oldest action.
+        # With optimize_memory_usage the oldest slot of a full ring has the newest observation but the oldest action.
         skipped = int(buffer.full and buffer.optimize_memory_usage)
         slots, columns = draw_windows(
             *(generator, clips, length),
@@ -81,7 +81,7 @@ class ReplayClips:
 
 
 class RolloutClips:
-    """Reads the rollout of PPO and A2C, which is whole until `train` begins."""
+    """Reads the rollout of PPO and A2C, which is complete until `train` begins."""
 
     def __init__(self, buffer: RolloutBuffer, key: str | None) -> None:
         self.buffer, self._key = buffer, key
@@ -93,5 +93,5 @@ class RolloutClips:
         slots, columns = draw_windows(*(generator, clips, length), continues=continues, oldest=0, steps=buffer.size())
         observations: Any = buffer.observations
         pictures = observations if self._key is None else observations[self._key]
-        # Older versions of SB3 keep pictures as floats, unscaled.
+        # Older versions of SB3 store pictures as unscaled floats.
         return pictures[slots, columns].astype(np.uint8, copy=False), buffer.actions[slots, columns]

@@ -1,7 +1,7 @@
-"""Policies for SAC and TD3 in which the critic owns the encoder, and the actor uses it.
+"""Policies for SAC and TD3 in which the critic owns the encoder and the actor uses it.
 
-SB3 offers an encoder for each, of which an objective would train one, or a shared one that the actor trains and the critic does
-not. Pixel agents in the literature do it the other way round: the critic's loss, and the objective's, train the one encoder.
+SB3 offers separate encoders, of which an objective would train only one, or a shared one that only the actor trains. Pixel agents
+in the literature do the opposite: the losses of the critic and the objective train one encoder.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from torch import Tensor
 
 
 class Lent(BaseFeaturesExtractor):
-    """A critic's encoder as its actor sees it: without a gradient, and not among the actor's parameters."""
+    """A critic's encoder for its actor: without a gradient, and not among the actor's parameters."""
 
     def __init__(self, encoder: BaseFeaturesExtractor) -> None:
         super().__init__(encoder._observation_space, encoder.features_dim)
-        self._lender = (encoder,)  # in a tuple, where torch does not look for parts of a module
+        self._lender = (encoder,)  # in a tuple, so that torch does not register it
 
     @property
     def lender(self) -> BaseFeaturesExtractor:
@@ -34,10 +34,10 @@ class Lent(BaseFeaturesExtractor):
 
 
 class _Critic(ContinuousCritic):
-    """SB3's critic, without the encoder's backward pass in the actor's loss, where its result is not used."""
+    """SB3's critic, without the encoder's backward pass in the actor's loss, which does not need it."""
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
-        # In the critic's loss the actions come from the replay. In the actor's they have a gradient, which is all it needs.
+        # Only in the actor's loss do actions have a gradient, and it needs no other.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not actions.requires_grad):
             features = self.extract_features(obs, self.features_extractor)
         inputs = torch.cat([features, actions], dim=1)
@@ -45,7 +45,7 @@ class _Critic(ContinuousCritic):
 
 
 class _OneEncoder:
-    """Shared by the two policies, in front of SB3's own class."""
+    """A mixin of both policies, before SB3's own class."""
 
     critic: ContinuousCritic
     critic_target: ContinuousCritic
@@ -55,8 +55,8 @@ class _OneEncoder:
     ) -> None:
         if options.get("share_features_extractor"):
             raise ValueError(
-                "share_features_extractor=True lets the actor train the encoder and not the critic. This policy shares it the "
-                "other way round: leave the option out."
+                "share_features_extractor=True lets only the actor train the encoder. With this policy the critic trains it: "
+                "leave the option out."
             )
         pictures = CombinedExtractor if isinstance(observation_space, spaces.Dict) else NatureCNN
         options = {"features_extractor_class": pictures, **options}
@@ -79,7 +79,7 @@ class _OneEncoder:
 
 
 class PixelSACPolicy(_OneEncoder, SACPolicy):
-    """SAC's, with one encoder: the critic trains it, the actor looks through it. For pictures, or a Dict that has some."""
+    """SAC's policy with one encoder: the critic trains it, the actor only uses it. For pictures, or a Dict with pictures."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         self._build_critics()
@@ -88,7 +88,7 @@ class PixelSACPolicy(_OneEncoder, SACPolicy):
 
 
 class PixelTD3Policy(_OneEncoder, TD3Policy):
-    """TD3's and DDPG's, with one encoder: the critic trains it, the actor looks through it; so for the slow copies of both."""
+    """TD3's and DDPG's policy with one encoder: the critic trains it, the actor only uses it, also in the slow copies."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         self._build_critics()

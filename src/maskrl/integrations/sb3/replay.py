@@ -1,4 +1,4 @@
-"""A replay for SB3's off-policy agents that stores every frame once, moves pictures at random, and knows where episodes end."""
+"""A replay for SB3's off-policy agents that stores every frame once, shifts pictures at random, and records ends of episodes."""
 
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from maskrl.replay.windows import draw_windows
 class FrameReplayBuffer(ReplayBuffer):
     """`replay_buffer_class=FrameReplayBuffer, replay_buffer_kwargs={"frame_stack": 3, "shift": 4}`.
 
-    `frame_stack`: how many frames an observation holds (VecFrameStack's `n_stack`); 1 stores it whole, still once and not twice.
-    `shift`: observations and next observations are moved by up to this many pixels, each by itself (DrQ); None: not at all.
-    `directory`: the frames lie in a file there instead of in memory.
-    With the same seed and no shift it returns the batches that SB3's own returns. Episodes of under 100 steps take more room than
-    is reserved for them: then the oldest steps go sooner.
+    `frame_stack`: the frames per observation (VecFrameStack's `n_stack`); 1 stores observations whole, but only once.
+    `shift`: shift observations and next observations separately by up to this many pixels (DrQ); None: no shifts.
+    `directory`: store the frames in a file there instead of in memory.
+    With the same seed and no shift it returns the same batches as SB3's own. Episodes of under 100 steps take more room than is
+    reserved for them, so the oldest steps are dropped sooner.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class FrameReplayBuffer(ReplayBuffer):
             raise ValueError("optimize_memory_usage=True: this replay stores every frame once anyway. Leave it out.")
         if isinstance(observation_space, spaces.Dict):
             raise ValueError(
-                "FrameReplayBuffer stores pictures, and the observations are a Dict. Leave replay_buffer_class out: SB3's "
+                "FrameReplayBuffer stores pictures, but the observations are a Dict. Leave replay_buffer_class out: SB3's "
                 "DictReplayBuffer works with Auxiliary(key=...)."
             )
-        # Not ReplayBuffer's own: it would allocate every stack twice.
+        # Skip ReplayBuffer's own __init__, which would allocate every stack twice.
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
         pictures = Pictures.of(observation_space)
         self.buffer_size = max(buffer_size // n_envs, 1)
@@ -60,23 +60,23 @@ class FrameReplayBuffer(ReplayBuffer):
             directory=None if directory is None else Path(directory),
         )
         steps = (self.buffer_size, n_envs)
-        self.numbers = np.zeros(steps, np.int64)  # of the observations among the frames; the next one's follows it
-        self.continues = np.zeros(steps, np.bool_)  # whether the step in the next slot continues the episode
+        self.numbers = np.zeros(steps, np.int64)  # frame number of each observation; the next one's follows it
+        self.continues = np.zeros(steps, np.bool_)  # whether the next slot continues the episode
         self.actions = np.zeros((*steps, self.action_dim), self._maybe_cast_dtype(action_space.dtype))
         self.rewards, self.dones, self.timeouts = (np.zeros(steps, np.float32) for _ in range(3))
         self._open = np.zeros(n_envs, np.bool_)
-        # Of its own, so that the batches are the same with and without shifts. SB3 has seeded torch before it builds this.
+        # Its own generator, so that batches are the same with and without shifts. SB3 seeds torch before it builds this.
         self._generator = torch.Generator().manual_seed(torch.initial_seed())
         self.shift = shift
         self._move = self._mover()
 
     def _mover(self) -> nn.Module:
-        # In place: what is shifted was gathered for that.
+        # In place: the gathered pictures are copies.
         return nn.Identity() if self.shift is None else RandomShift(self.shift, self._generator, inplace=True)
 
     @property
     def nbytes(self) -> int:
-        """The bytes allocated; the system hands them out as the steps come in."""
+        """The bytes allocated; the system assigns them as steps are added."""
         arrays = (self.numbers, self.continues, self.actions, self.rewards, self.dones, self.timeouts)
         return self.frames.nbytes + sum(array.nbytes for array in arrays)
 
@@ -93,15 +93,13 @@ class FrameReplayBuffer(ReplayBuffer):
         done: NDArray[Any],
         infos: list[dict[str, Any]],
     ) -> None:
-        """Store one step of every environment. One that was reset unannounced, as `learn()` does, shows by its pictures."""
-        kept = (
-            obs.shape[1] // self.frames.stack
-        )  # the channels of the oldest frame, which the next observation has lost
+        """Store one step of every environment. Resets without a mark, as by `learn()`, are detected from the pictures."""
+        kept = obs.shape[1] // self.frames.stack  # channels of the oldest frame, which the next observation lacks
         for column, (now, then) in enumerate(zip(obs, next_obs, strict=True)):
             if not np.array_equal(now[kept:], then[: len(then) - kept]):
                 raise ValueError(
                     f"The next observation of environment {column} does not continue its observation: with "
-                    f"frame_stack={self.frames.stack} its older frames must be the newer frames of that. Pass the environment's "
+                    f"frame_stack={self.frames.stack} its older frames must be the newer frames of it. Pass the environment's "
                     "own number of frames, oldest first on the channel axis, or frame_stack=1."
                 )
         for column, (now, then) in enumerate(zip(obs, next_obs, strict=True)):
@@ -122,7 +120,7 @@ class FrameReplayBuffer(ReplayBuffer):
 
     def _get_samples(self, batch_inds: Index, env: VecNormalize | None = None) -> ReplayBufferSamples:
         slots, columns = batch_inds, np.random.randint(0, high=self.n_envs, size=len(batch_inds))
-        while (gone := ~self._readable(slots, columns)).any():  # short episodes have taken their room
+        while (gone := ~self._readable(slots, columns)).any():  # short episodes have overwritten them
             slots[gone] = np.random.randint(0, self.size(), size=gone.sum())
             columns[gone] = np.random.randint(0, high=self.n_envs, size=gone.sum())
         now, then = self._pairs(columns, self.numbers[slots, columns])
@@ -136,7 +134,7 @@ class FrameReplayBuffer(ReplayBuffer):
     def _pairs(self, columns: Index, numbers: Index) -> tuple[Pixels, Pixels]:
         """Observations and next observations, (B, stack, c, H, W) or (B, 1, C, H, W)."""
         if self.shift is None:
-            frames = self.frames.runs(columns, numbers, 2)  # (B, stack + 1, c, H, W): both are views of it
+            frames = self.frames.runs(columns, numbers, 2)  # (B, stack + 1, c, H, W); both are views of it
             return frames[:, :-1], frames[:, 1:]
         return self.frames.read(columns, numbers)[:, None], self.frames.read(columns, numbers + 1)[:, None]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def write_state(path: Path, state: dict[str, Any], words: str) -> None:
-    """`state` is that of an `AuxiliaryStep`, with a `generator` and `streams`; `words` are the configs that it belongs to."""
+    """Write the state of an `AuxiliaryStep`, with a `generator` and `streams`. `words`: its configs as text."""
     optimizer = state["optimizer"]
     tensors = {f"objective/{name}": value for name, value in state["objective"].items()}
     tensors |= {
@@ -21,8 +21,8 @@ def write_state(path: Path, state: dict[str, Any], words: str) -> None:
     tensors["generator"] = state["generator"]
     plain = {"groups": optimizer["param_groups"], "updates": state["updates"], "streams": state["streams"]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.new")  # a crash must not cost the file that is there
-    # `clone`: slow copies may share memory with what they follow, and a file of safetensors must not.
+    aside = path.with_name(f"{path.name}.new")  # so that a crash leaves the old file intact
+    # `clone`: slow copies may share memory with their sources, which safetensors does not allow.
     save_file(
         {name: value.clone().contiguous() for name, value in tensors.items()},
         aside,
@@ -32,7 +32,7 @@ def write_state(path: Path, state: dict[str, Any], words: str) -> None:
 
 
 def read_state(path: Path, words: str) -> dict[str, Any]:
-    """The state, on the CPU; an error if it belongs to other configs."""
+    """Read the state to the CPU; raise ValueError if its configs differ."""
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -42,8 +42,8 @@ def read_state(path: Path, words: str) -> dict[str, Any]:
         raise ValueError(f"{path} was not written by Auxiliary.save: {error}") from error
     if configs != words:
         raise ValueError(
-            f"{path} belongs to an objective with other values. It has\n  {configs}\nand this callback has\n  {words}\n"
-            "Make the callback with the values of the file."
+            f"{path} belongs to an objective with other values. It has\n  {configs}\nbut this callback has\n  {words}\n"
+            "Create the callback with the file's values."
         )
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
