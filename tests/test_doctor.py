@@ -335,7 +335,7 @@ def test_a_file_system_whose_locks_do_not_hold_is_a_warning(tmp_path, flock):
     (tmp_path / "fcntl.py").write_text(f"LOCK_EX, LOCK_NB = 2, 4\ndef flock(*_):\n    {flock}\n")
     answer = diagnosed(f"[doctor._run_directory(Path({str(tmp_path)!r}))]", site=tmp_path)
     assert answer["checks"]["run directory"]["state"] == "warning"
-    assert "two starts of the same run cannot be kept apart" in answer["checks"]["run directory"]["found"]
+    assert "starting the same run twice cannot be prevented" in answer["checks"]["run directory"]["found"]
     assert answer["works"]
 
 

@@ -1,6 +1,6 @@
 """maskrl: sample-efficient reinforcement learning from pixels, with representation objectives such as MLR beside the agent.
 
-Train, look at the scores, use the policy:
+Train, read the scores, use the policy:
 
     import maskrl
 
@@ -11,15 +11,15 @@ Train, look at the scores, use the policy:
     policy.reset(); policy.act(frame)     # frame: uint8 (c, H, W)
     policy.encode(frames)                 # latent states
 
-An objective in an agent of your own (torch alone is enough for this):
+Use an objective in your own agent (needs only torch):
 
     host = maskrl.Host(encoder, latent_dim=50, action_dim=6)
     mlr = maskrl.MLRConfig().build(host)
     loss = mlr(maskrl.Clip(obs, actions)).per_clip.mean()    # add it to your loss, then mlr.update_momentum(); or
     metrics = maskrl.AuxiliaryStep(mlr)(clip)                # let it take its own step
 
-An objective, an agent, an environment or a logger of your own: subclass `Objective` and `ObjectiveConfig`, `Logger`, … and check it
-with `maskrl.testing`. From a shell: `maskrl --help`.
+To write your own objective, agent, environment or logger, subclass `Objective` and `ObjectiveConfig`, `Logger`, … and check it with
+`maskrl.testing`. From a shell: `maskrl --help`.
 """
 
 from importlib import import_module
@@ -115,7 +115,7 @@ def __getattr__(name: str) -> object:
     for home, names in _HOMES.items():
         if name in names:
             value: object = getattr(import_module(home), name)
-            globals()[name] = value  # the next look-up does not come here
+            globals()[name] = value  # so that the next look-up is direct
             return value
     raise AttributeError(f"module 'maskrl' has no attribute {name!r}")
 

@@ -1,6 +1,6 @@
-"""`python -m maskrl`, for where the script is not on the path."""
+"""`python -m maskrl`, if the script is not on the PATH."""
 
 from maskrl.cli import main
 
-if __name__ == "__main__":  # not where a process of ours imports it again
+if __name__ == "__main__":  # not when a child process imports it again
     main()

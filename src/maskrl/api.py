@@ -1,4 +1,4 @@
-"""The Python API: a recipe by name, a run of it, and its policy."""
+"""The Python API: find a recipe by name, train it, and load its policy."""
 
 import threading
 from collections.abc import Sequence
@@ -33,14 +33,13 @@ def recipe(
     objective: str | None = None,
     encoder: EncoderFactory | None = None,
 ) -> Recipe:
-    """The recipe of that name, such as "dmcontrol/cartpole-swingup", with overrides such as "seed=3".
+    """The recipe with this name, such as "dmcontrol/cartpole-swingup", and overrides such as "seed=3".
 
-    An environment of your own is "gym/CarRacing-v3", "gym/my_package:MyEnv-v0", "my_env.py:make_env", or a callable that returns
-    one.
+    Your own environment is "gym/CarRacing-v3", "gym/my_package:MyEnv-v0", "my_env.py:make_env", or a callable that returns one.
 
     `profile` is "paper", "lite", or "auto": paper with a CUDA device, otherwise lite. `method` names a published pair of agent and
-    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves. `encoder` is a class of your own,
-    or a function, which takes the shape (C, H, W) of an observation and returns an nn.Module.
+    objective (`maskrl recipes list methods`); `agent` and `objective` name its halves. `encoder` is your own class or
+    function, which takes the shape (C, H, W) of an observation and returns an nn.Module.
     """
     found = recipes.resolve(name, overrides, profile=profile, method=method, agent=agent, objective=objective)
     if encoder is None:
@@ -56,16 +55,16 @@ def train(
     *,
     stop: threading.Event | None = None,
 ) -> Run:
-    """Train to the end of the recipe's budget, or continue the run that is in `run_dir`; returns the run.
+    """Train to the end of the recipe's budget, or continue the run in `run_dir`; returns the run.
 
-    Without `run_dir` the run is in runs/NAME/METHOD/seed-SEED-DIGEST. `loggers` replaces the progress lines; [] is silent. In the
+    The default `run_dir` is runs/NAME/METHOD/seed-SEED-DIGEST. `loggers` replaces the progress lines; [] is silent. In the
     main thread, Ctrl-C saves the run and then raises KeyboardInterrupt; in any thread, setting `stop` saves it and returns. The
     same call continues it.
     """
     chosen = recipe if isinstance(recipe, Recipe) else recipes.resolve(recipe)
     path = default_path(chosen) if run_dir is None else Path(run_dir)
     if not (path / "recipe.json").exists():
-        forecast(chosen, path)  # refuses, before anything is written, what cannot run here
+        forecast(chosen, path)  # raises an error, before anything is written, if it cannot run
     run = Run.create(path, chosen)
     if run.status == "done":
         return run

@@ -1,4 +1,4 @@
-"""Where a run is, and where its time goes."""
+"""The clock of a run, and a stopwatch for its parts."""
 
 import time
 from collections import defaultdict
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a run is. A decision is one action of the agent, a frame one tick of the simulator, an update one round of learning."""
+    """The progress of a run. A decision is one action of the agent, a frame one tick of the simulator, an update one round of
+    learning.
+    """
 
     frames: int
     decisions: int
@@ -18,7 +20,7 @@ class Clock:
 
 
 class Stopwatch:
-    """Seconds spent in each named part. Parts may nest: the time of an inner one does not count for the outer one."""
+    """Seconds spent in each named part. Parts may nest: the time of an inner part does not count for the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

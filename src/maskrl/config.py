@@ -1,4 +1,4 @@
-"""The base of every configuration: frozen, keyword-only, beside what it builds, and read by its `build` alone."""
+"""The base of every config: frozen and keyword-only, in the module of the class it builds, and read only by its `build`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-# The most that a number may be, by its name. A larger one is a typing error, and would end in an error of memory or of C after
-# the run's directory was made. cost/forecast.py later checks what the machine can hold.
+# The maximum of a number, by its name. A larger one is a typing error, and would cause a memory error or a crash after the run's
+# directory was created. cost/forecast.py later checks what fits on the machine.
 LARGEST = 10**6
 MOST: Mapping[str, int] = {
     **dict.fromkeys(("frames", "decisions", "every", "capacity", "checkpoint_every", "max_frames"), 10**12),
@@ -18,18 +18,18 @@ MOST: Mapping[str, int] = {
     **dict.fromkeys(("frame_stack", "prefetch", "kernels", "strides", "decoder_depth"), 256),
     **dict.fromkeys(("filters", "hidden", "latent_dim", "decoder_width", "head_width", "atoms", "side_by_side"), 2**16),
 }
-LONGEST = 4096  # characters of a text, and items of a list
+LONGEST = 4096  # maximum characters of a text, and items of a list
 
 
-# The types of the fields of a dataclass. To find one recipe, hundreds of configs are made, and each asks for its own.
+# The types of the fields of a dataclass, cached: finding one recipe creates hundreds of configs, and each needs its types.
 types_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Validates field values at construction, and writes equal numbers in one way: 2.0 updates are 2, a rate of 1 is 1.0."""
+    """Validates field values at construction, and normalises numbers: 2.0 updates become 2, a rate of 1 becomes 1.0."""
 
-    # For parsers of configs from outside (see recipes/schema.py): no unknown keys, no NaN.
+    # For parsers of external configs (see recipes/schema.py): no unknown keys, no NaN.
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Config:
                 object.__setattr__(self, field.name, float(value))
 
     def _require_within(self, name: str, value: object) -> None:
-        """Refuse numbers, texts and lists above the limits."""
+        """Raise ValueError for numbers, texts and lists above the limits."""
         if isinstance(value, str | tuple | list) and len(value) > LONGEST:
             raise ValueError(
                 f"{name} of {type(self).__name__} has {len(value):,} characters or items: at most {LONGEST:,}."
@@ -65,20 +65,20 @@ class Config:
                 raise ValueError(f"{name}={seen} of {type(self).__name__} must be at most {most:,}.")
 
     def require_positive(self, *names: str) -> None:
-        """Refuse fields that are not above 0; None is left out."""
+        """Raise ValueError for fields that are not above 0; None is allowed."""
         for name in names:
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be positive.")
 
     def require_at_least(self, least: int, *names: str) -> None:
-        """Refuse fields that are smaller; None is left out."""
+        """Raise ValueError for smaller fields; None is allowed."""
         for name in names:
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name}={value} of {type(self).__name__} must be at least {least}.")
 
 
 def _shortened(number: int) -> str:
-    """A whole number, or how long it is."""
+    """A whole number, or its number of digits if it is very long."""
     return (
         str(number) if abs(number) < 10**24 else f"a number of {math.ceil(number.bit_length() * math.log10(2))} digits"
     )

@@ -1,7 +1,7 @@
-"""Check whether `maskrl train` works on this machine, with the commands that fix what does not.
+"""Check whether `maskrl train` works on this machine, with commands that fix problems.
 
-Whatever can crash, hang or abort (torch, a simulator, OpenGL, a network disk) is tried in a process of its own, so that a crash
-is a row of the table and does not end the doctor.
+Everything that can crash, hang or abort (torch, a simulator, OpenGL, a network disk) is tried in a separate process, so that a
+crash becomes a row of the table and does not end the doctor.
 """
 
 import importlib.util
@@ -32,48 +32,48 @@ State = Literal["ok", "warning", "missing", "failed"]  # warning: runs work, wit
 Readiness = Literal["ready", "missing", "broken"]
 
 ALL: tuple[Family, ...] = ("toy", "dmcontrol", "atari")
-SECONDS = 150.0  # for one trial: more than the trial of an OpenGL backend gives itself
+SECONDS = 150.0  # for one trial: longer than the time-out of an OpenGL backend's trial
 GB = 10**9
 LITTLE_MEMORY, LITTLE_DISK, NO_DISK = 2 * GB, 5 * GB, GB // 10
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row: what was found, and the command that fixes it if something is wrong."""
+    """One row: what was found, and the command that fixes a problem."""
 
     name: str
     state: State
     found: str
     fix: str = ""
-    needed_for: tuple[Family, ...] = ()  # families that cannot train while this has failed or is missing
+    needed_for: tuple[Family, ...] = ()  # families that cannot train if this failed or is missing
 
 
 class Verdict(NamedTuple):
-    """Whether a family would train here."""
+    """Whether a family would train on this machine."""
 
     state: Readiness
     because: list[str]  # names of the checks that prevent it
 
 
 def examine(run_dir: Path = Path("runs")) -> Iterator[Check]:
-    """Every check, as it is made: one at a time, so that Ctrl-C ends the trial that is under way."""
+    """Yield the checks one at a time, so that Ctrl-C ends the current trial."""
     packages = _packages()
     yield packages
     yield _torch()
     yield _memory()
     yield _run_directory(run_dir)
     yield _disk(run_dir)
-    if packages.state == "failed":  # checks that need them would only fail again
+    if packages.state == "failed":  # other checks would fail for the same reason
         return
     dmcontrol = _extra("dmcontrol", "dm_control", _CARTPOLE, {"MUJOCO_GL": "off"})
     yield dmcontrol
-    if dmcontrol.state == "ok":  # otherwise the renderer is not known yet
+    if dmcontrol.state == "ok":  # otherwise the renderer is unknown
         yield _opengl(os.environ.get("MUJOCO_GL", "").strip().lower())
     yield _extra("atari", "ale_py", _PONG)
 
 
 def verdict(checks: Iterable[Check]) -> dict[Family, Verdict]:
-    """The verdict for `train`: a family is as good as the worst check that it needs."""
+    """The verdict for each family: that of the worst check that it needs."""
     wrong = [check for check in checks if check.state in ("failed", "missing")]
     families = {}
     for family in ALL:
@@ -84,7 +84,7 @@ def verdict(checks: Iterable[Check]) -> dict[Family, Verdict]:
 
 
 def works(families: Mapping[Family, Verdict]) -> bool:
-    """Whether `train` would work for all that is installed. Toys always are, the others are extras."""
+    """Whether `train` would work for all installed families. Toys are always installed, the others are extras."""
     return all(family.state != "broken" for family in families.values())
 
 
@@ -92,13 +92,13 @@ def works(families: Mapping[Family, Verdict]) -> bool:
 
 
 class BrokenError(Exception):
-    """The outcome of a trial, in a line."""
+    """A failed trial; the message is one line."""
 
 
 def ask(
     script: str, *arguments: str, settings: Mapping[str, str] | None = None, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """The `answer` of a script in a fresh Python that sees the packages that we see, with these environment variables."""
+    """Run a script in a fresh Python with the same packages and these environment variables; return its `answer`."""
     code = f"import json, sys\nsys.path[:] = {sys.path!r}\nanswer = {{}}\n{script}\nprint('\\n' + json.dumps(answer))"
     trial = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
@@ -108,7 +108,7 @@ def ask(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that it ends with all processes that it started
+        start_new_session=True,  # so that its child processes can be ended with it
     )
     try:
         said, complaint = trial.communicate(timeout=seconds)
@@ -142,13 +142,13 @@ def _kill(trial: "subprocess.Popen[str]") -> None:
 
 
 def requirements(extra: str = "") -> list[str]:
-    """Lines of our own package metadata: what maskrl needs, or one of its extras, in the versions that were tested.
+    """The requirements of maskrl, or of one of its extras, from its package metadata, with the tested versions.
 
     Such as `mujoco<4,>=3.3.6; python_version < "3.13" and extra == "dmcontrol"`.
     """
     try:
         lines = metadata.requires("maskrl") or []
-    except metadata.PackageNotFoundError:  # a source folder that is not installed: its own row says so
+    except metadata.PackageNotFoundError:  # maskrl is not installed: another row reports it
         return []
     return [line for line in lines if re.findall(r"extra == ['\"](\w+)", line) == ([extra] if extra else [])]
 
@@ -165,11 +165,11 @@ def _versions(wanted: list[str]) -> str:
 
 
 def _install(wanted: list[str]) -> str:
-    """The command that installs packages again, in the versions that were tested."""
+    """The command that reinstalls packages in the tested versions."""
     return f"pip install --force-reinstall --no-deps {shlex.join(line.partition(';')[0].strip() for line in wanted)}"
 
 
-# The smallest of our own tasks needs all of them but torch.
+# The smallest task needs all packages except torch.
 _TOY = """
 from maskrl.envs import ToyControl
 env = ToyControl().make(seed=0, training=True)
@@ -184,16 +184,16 @@ def _packages() -> Check:
     try:
         ask(_TOY)
     except BrokenError as error:
-        fix = _install([line for line in wanted if not line.startswith("torch")])  # which is large, and has its own row
+        fix = _install([line for line in wanted if not line.startswith("torch")])  # torch is large, and has its own row
         return Check("packages", "failed", f"{found}; a toy does not start: {error}", fix, ALL)
     if not wanted:
-        found = f"{found}maskrl itself is not installed, so the versions that it needs are not known"
+        found = f"{found}maskrl itself is not installed, so the versions that it needs are unknown"
         return Check("packages", "warning", found, "pip install -e .", ALL)
     return Check("packages", "ok", found, needed_for=ALL)
 
 
 def _extra(family: Family, module: str, script: str, settings: Mapping[str, str] | None = None) -> Check:
-    """A simulator: whether it is there, and does what the script asks of it."""
+    """Check a simulator: whether it is installed, and whether the script works."""
     wanted = requirements(family)
     if importlib.util.find_spec(module) is None:
         found, fix = "not installed", f"pip install 'maskrl[{family}]'"
@@ -233,7 +233,7 @@ answer = {
 
 
 def _torch() -> Check:
-    """Whether torch trains on its device, and with how many threads."""
+    """Check whether torch can train on its device, and its threads."""
     try:
         answer = ask(_CONVOLUTION)
     except BrokenError as error:
@@ -294,7 +294,7 @@ ELSEWHERE = "maskrl train … --run-dir DIR # a DIR on another disk"
 
 
 def _existing(run_dir: Path) -> Path:
-    """The directory, or the nearest one above it that is there."""
+    """The directory, or its nearest existing parent."""
     return next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if os.path.exists(path))
 
 
@@ -309,7 +309,7 @@ def _run_directory(run_dir: Path) -> Check:
         return Check(name, "failed", f"{run_dir} cannot be used: {words}", ELSEWHERE, ALL)
     if locks:
         return Check(name, "ok", f"{run_dir} can be written to and locked", needed_for=ALL)
-    found = f"no locks in {run_dir}: two starts of the same run cannot be kept apart on this file system"
+    found = f"no locks in {run_dir}: on this file system, starting the same run twice cannot be prevented"
     return Check(name, "warning", found, ELSEWHERE, ALL)
 
 
@@ -353,8 +353,8 @@ DMControl(task="cartpole-swingup", action_repeat=1).make(seed=0, training=True).
 
 
 def _opengl(asked: str) -> Check:
-    """Whether the backend that a run would choose draws. All are tried. `asked`: what MUJOCO_GL says."""
-    from maskrl.envs.gl import PACKAGES  # here: it needs numpy and Gymnasium, which are known to work by now
+    """Check whether the backend that a run would choose can draw; tries all. `asked`: the value of MUJOCO_GL."""
+    from maskrl.envs.gl import PACKAGES  # imported late: it needs numpy and Gymnasium, which are known to work by now
 
     words, fixes = [], {}
     for backend, package in PACKAGES.items():
@@ -362,7 +362,7 @@ def _opengl(asked: str) -> Check:
             words.append(f"{backend} draws ({ask(_FRAME, settings={'MUJOCO_GL': backend})['renderer']})")
         except BrokenError as error:
             words.append(f"{backend} does not draw: {error}")
-            bound = "PYOPENGL_PLATFORM" in str(error)  # to another backend
+            bound = "PYOPENGL_PLATFORM" in str(error)  # PyOpenGL is bound to another backend
             fixes[backend] = "unset PYOPENGL_PLATFORM" if bound else f"apt install {package}"
     found, drawing = "; ".join(words), PACKAGES.keys() - fixes
     if asked in drawing or (drawing and not asked):

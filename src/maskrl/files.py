@@ -1,7 +1,7 @@
-"""How the files of a run are opened. Its directory may come from a stranger. The standard library alone.
+"""Open the files of a run safely, because its directory may come from an untrusted source. Needs only the standard library.
 
-A file must be regular, within a size where one is known, and no part of its path below the directory may be a symbolic link.
-A FIFO would hang its reader, a device would fill the memory, and a link would lead out of the directory.
+A file must be regular, within its maximum size if there is one, and no part of its path below the directory may be a symbolic link.
+A FIFO would block its reader, a device could fill the memory, and a link could lead out of the directory.
 """
 
 import errno
@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal
 
-SMALL = 1 << 24  # bytes of a JSON file at most, such as recipe.json
-LOG = 1 << 30  # bytes of metrics.jsonl at most: some thousand times that of the paper's longest run
+SMALL = 1 << 24  # maximum bytes of a JSON file, such as recipe.json
+LOG = 1 << 30  # maximum bytes of metrics.jsonl: thousands of times the log of the paper's longest run
 
-# The files of a run or a pre-training, with the bytes that each may have, and its folders, with the folders that each may have.
-# Anything else in their place is refused.
+# The files of a run or a pre-training with their maximum bytes, and its folders with their allowed subfolders. Anything else with
+# one of these names is refused.
 FILES: Mapping[str, int | None] = {
     **dict.fromkeys(("recipe.json", "versions.json", "status.json", "lock", "probe.json", "pretrain.json"), SMALL),
     **{"metrics.jsonl": LOG, "encoder.safetensors": None, "video.mp4": None, "video.gif": None},
@@ -31,7 +31,7 @@ FLAGS = {
     "r+b": os.O_RDWR,
     "a+b": os.O_RDWR | os.O_CREAT | os.O_APPEND,
 }
-# Windows has none of these. There a path is checked before it is opened, which is enough unless it is changed in between.
+# Windows lacks these. There a path is checked before it is opened, which is enough unless it changes in between.
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 CAREFUL = NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 HAS_HANDLES = os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd  # of directories
@@ -42,7 +42,7 @@ class RunError(Exception):
 
 
 def kind_of(mode: int) -> str:
-    """What a file is, by its mode."""
+    """The kind of a file in words, from its mode."""
     kinds = {
         stat.S_ISLNK: "a symbolic link",
         stat.S_ISFIFO: "a named pipe (FIFO)",
@@ -56,7 +56,7 @@ def kind_of(mode: int) -> str:
 
 
 def status_of(folder: Path, name: str, expected: str = "a file") -> os.stat_result | None:
-    """The status of a file, or of `a directory`, below a folder; None if it is missing. Refuses every other kind, and links."""
+    """The status of a file, or of `a directory`, below a folder; None if missing. Raises RunError for other kinds and links."""
     parts = _parts(folder, name)
     for depth in range(1, len(parts) + 1):
         path = folder.joinpath(*parts[:depth])
@@ -73,19 +73,19 @@ def status_of(folder: Path, name: str, expected: str = "a file") -> os.stat_resu
 
 
 def open_file(folder: Path, name: str, mode: Mode = "rb", *, most: int | None = None) -> IO[bytes]:
-    """Open a regular file below a folder. `most`: bytes that it may have. To be written, it must have one name alone.
+    """Open a regular file below a folder. `most`: its maximum bytes. For writing, it must not be a hard link.
 
-    Raises OSError as `open` does, and RunError for what is not such a file.
+    Raises OSError like `open`, and RunError for other files.
     """
-    status_of(folder, name)  # opening a device may have an effect: so check first
+    status_of(folder, name)  # check first: opening a device may have side effects
     handle = _open(folder, _parts(folder, name), FLAGS[mode] | CAREFUL)
     try:
         found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):  # it was replaced in between
+        if not stat.S_ISREG(found.st_mode):  # replaced in between
             raise _refused(folder / name, found.st_mode, "a file")
         if mode != "rb" and found.st_nlink > 1:
             raise RunError(
-                f"{folder / name} is a hard link: what is written to it would change {found.st_nlink} files. Replace it by a copy."
+                f"{folder / name} is a hard link: writing to it would change {found.st_nlink} files. Replace it by a copy."
             )
         if most is not None and found.st_size > most:
             raise _too_large(folder / name, found.st_size, most)
@@ -106,7 +106,7 @@ def read_text(folder: Path, name: str) -> str:
 
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object; an empty one if the file is missing or damaged."""
+    """Read a JSON object; empty if the file is missing or damaged."""
     try:
         found = json.loads(read_bytes(folder, name))
     except (OSError, ValueError, RecursionError):
@@ -115,7 +115,7 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
 
 
 def require_plain(folder: Path) -> None:
-    """Refuse the directory of a run in which something else has the name of a run's file or folder."""
+    """Raise RunError if something else has the name of a run's file or folder."""
     for name, most in FILES.items():
         found = status_of(folder, name)
         if found is not None and most is not None and found.st_size > most:
@@ -127,9 +127,9 @@ def require_plain(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write the whole file or nothing. Bytes of a folder's name that are not text are escaped."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # others may write the same at the same time
-    aside.unlink(missing_ok=True)  # of a process that had our number, or a planted link
+    """Write the whole file or nothing. Escapes bytes that are not text, such as in folder names."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.new")  # other processes may write the same file
+    aside.unlink(missing_ok=True)  # left by a process with the same id, or a planted link
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         with os.fdopen(os.open(aside, new | CAREFUL, 0o666), "wb") as file:
@@ -149,7 +149,7 @@ def _parts(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def _open(folder: Path, parts: tuple[str, ...], flags: int) -> int:
-    """A handle of the file. No part of its path is a link, even if one is replaced in between."""
+    """A handle of the file, opened without following links, even if the path changes in between."""
     if not HAS_HANDLES:
         return os.open(folder.joinpath(*parts), flags, 0o666)
     there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -163,17 +163,17 @@ def _open(folder: Path, parts: tuple[str, ...], flags: int) -> int:
     except OSError as error:
         os.close(there)
         path = folder.joinpath(*parts[: depth + 1])
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR):  # it was replaced since we looked
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR):  # replaced after the check
             raise RunError(f"{path} is not a file that may be opened: {error.strerror}.") from error
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _too_large(path: Path, length: int, most: int) -> RunError:
-    return RunError(f"{path} has {length:,} bytes, and may have {most:,}. Put a good copy there.")
+    return RunError(f"{path} has {length:,} bytes; the maximum is {most:,}. Put a good copy there.")
 
 
 def _refused(path: Path, mode: int, expected: str) -> RunError:
     return RunError(
-        f"{path} is {kind_of(mode)}, and must be {expected}. maskrl does not open it: the directory of a run may come from a "
-        f"stranger. Remove it, or put {expected} there."
+        f"{path} is {kind_of(mode)}, but must be {expected}. maskrl does not open it, because a run's directory may come from an "
+        f"untrusted source. Remove it, or put {expected} there."
     )

@@ -1,4 +1,4 @@
-"""What this machine lets a process use: cores, memory, and limits of the shell. The standard library alone."""
+"""The cores, memory and shell limits of this process. Needs only the standard library."""
 
 import ctypes
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def cores_allowed(root: Path = Path("/")) -> int:
-    """Cores that this process may use: those of its affinity, fewer if its control group has a quota of time."""
+    """The cores that this process may use: those of its affinity, or fewer if its control group has a CPU quota."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     for group in control_groups("cpu", root):
         with suppress(OSError, ValueError):
@@ -27,20 +27,20 @@ def cores_allowed(root: Path = Path("/")) -> int:
 
 
 def physical_cores(root: Path = Path("/")) -> int:
-    """The physical cores of the affinity: two logical cores of one share its arithmetic units."""
+    """The physical cores of the affinity: logical cores of the same physical one share its arithmetic units."""
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else set(range(os.cpu_count() or 1))
     cpus = root / "sys/devices/system/cpu"
     whole = set[str]()
     for number in allowed:
         try:
             whole.add((cpus / f"cpu{number}/topology/thread_siblings_list").read_text().strip())
-        except OSError:  # the system does not tell
+        except OSError:  # not reported by the system
             whole.add(str(number))
     return len(whole)
 
 
 def processor(root: Path = Path("/")) -> str | None:
-    """The model of the processor, where the system tells."""
+    """The model of the processor; None if unknown."""
     with suppress(OSError):
         for line in (root / "proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -50,16 +50,16 @@ def processor(root: Path = Path("/")) -> str | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that this process can still take; None if the system does not tell."""
+    """The bytes that this process can still allocate; None if unknown."""
     return min(memory_limits().values(), default=None)
 
 
 def memory_limits(root: Path = Path("/")) -> dict[str, int]:
-    """Bytes that this process can still take, by what sets the limit: the machine, its control group, `ulimit -v`."""
+    """The bytes that this process can still allocate, by limit: the machine, its control group, `ulimit -v`."""
     limits = {}
     with suppress(OSError, ValueError, AttributeError):
         limits["machine"] = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError):  # better, on Linux: counts the cache of files as free
+    with suppress(OSError):  # better on Linux: counts the file cache as free
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 limits["machine"] = int(line.split()[1]) * 1024
@@ -72,7 +72,7 @@ def memory_limits(root: Path = Path("/")) -> dict[str, int]:
                 allowed, used = int((group / limit).read_text()), int((group / usage).read_text())
                 statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
                 left = max(0, allowed - used + int(statistics.get(cached, 0)))
-                if allowed < 2**60:  # version 1 has a number for "no limit"
+                if allowed < 2**60:  # version 1 uses a large number for "no limit"
                     limits["control group"] = min(left, limits.get("control group", left))
     if (addresses := ulimit("RLIMIT_AS")) is not None:
         with suppress(OSError):
@@ -92,7 +92,7 @@ def ulimit(name: str) -> int | None:
 
 
 def control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """The directories of our control group and those above it, each of which may set a limit. Versions 1 and 2."""
+    """The directories of this process's control group and its parents, each of which may set a limit. Versions 1 and 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -101,19 +101,17 @@ def control_groups(controller: str, root: Path) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             mount = root / "sys/fs/cgroup" / (controller if controllers else "")
-            # In a container the path may be the host's, of which the container sees only the root.
+            # In a container the path may be the host's; only its root is visible there.
             yield from (mount / above.relative_to("/") for above in (Path(path), *Path(path).parents))
 
 
 def die_with_parent() -> None:
-    """Have the system kill this process when the one that started it ends. The parent must not start it in a thread
-    that ends before.
-    """
+    """Have the system kill this process when its parent ends. The parent's starting thread must live as long as this process."""
     parent = os.getppid()
     if sys.platform == "linux":
         set_death_signal = 1  # PR_SET_PDEATHSIG of prctl.h
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the system knew
+        if os.getppid() != parent:  # it ended before the signal was set
             os._exit(1)
         return
 

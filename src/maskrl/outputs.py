@@ -1,7 +1,7 @@
-"""Where commands may write: a new file, or an earlier output of the same kind.
+"""Check where commands may write: to a new file, or over an earlier output of the same kind.
 
-An output is recognised by its content. Other files are only replaced if the user asks for it; files of a run, and what is not a
-file, never are.
+An output is recognised by its content. Other files are only replaced on request; files of a run, and anything that is not a file,
+are never replaced.
 """
 
 import os
@@ -9,39 +9,39 @@ from pathlib import Path
 
 from maskrl.files import FILES, FOLDERS, kind_of
 
-ENDS = 1 << 16  # bytes of a file's beginning and end in which its mark is looked for
+ENDS = 1 << 16  # bytes at a file's beginning and end to search for its mark
 
-# The mark that every output of a kind contains.
+# The marks that outputs of each kind contain.
 REPORT, MASKS = (f'<meta name="generator" content="maskrl {name}"'.encode() for name in ("report", "masks"))
 MARKDOWN, LATEX = b"<!-- a table of maskrl -->", b"% a table of maskrl"
 VIDEO = b"made by maskrl"
 SHEET = b"maskrl check"
-POLICY = b"maskrl.json"  # the name of what is stored beside an exported policy
+POLICY = b"maskrl.json"  # the name of the facts stored in an exported policy
 
 
 class OutputError(Exception):
-    """Something that must not be written over; the message says what is there."""
+    """A path that must not be overwritten; the message says what is there."""
 
 
 def require_output(path: Path, mark: bytes, *, force: bool = False) -> None:
-    """Refuse a path at which there is something else than an earlier output with this mark. `force`: it may be any file."""
+    """Raise OutputError if the path has something other than an earlier output with this mark. `force`: allow any file."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         found = None
     if found is not None and kind_of(found.st_mode) != "a file":
-        raise OutputError(f"{path} is {kind_of(found.st_mode)}, and is not written over. Name a file.")
+        raise OutputError(f"{path} is {kind_of(found.st_mode)} and is not overwritten. Name a file.")
     if (run := _run_of(path)) is not None:
-        raise OutputError(f"{path} is a file of the run in {run}, and is not written over. Name another file.")
+        raise OutputError(f"{path} is a file of the run in {run} and is not overwritten. Name another file.")
     if found is None or force or _has(path, mark):
         return
     raise OutputError(
-        f"{path} is there already, and it is not an earlier output of this command. Name another file, or replace it with --force."
+        f"{path} exists already and is not an earlier output of this command. Name another file, or replace it with --force."
     )
 
 
 def _run_of(path: Path) -> Path | None:
-    """The directory of the run that the path is a file of; None if it is of none."""
+    """The directory of the run to which the path belongs; None if there is none."""
     place = path.absolute()
     place = place.parent.resolve() / place.name
     videos = ("video.mp4", "video.gif")

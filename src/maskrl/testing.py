@@ -1,4 +1,4 @@
-"""Checks for classes of your own: whether an objective, an agent, an environment or a logger keeps its contract.
+"""Checks for your own classes: whether an objective, an agent, an environment or a logger fulfils its contract.
 
     from maskrl.testing import check_objective
 
@@ -33,7 +33,7 @@ from maskrl.runs.loggers import Logger, Loggers
 __all__ = ["check_agent", "check_env", "check_logger", "check_objective", "tiny_host", "tiny_material"]
 
 
-COUNT = 5  # clips, or observations, that an objective is checked with
+COUNT = 5  # clips or observations for the check of an objective
 
 
 def _require(holds: Any, words: str) -> None:
@@ -45,10 +45,10 @@ def _require(holds: Any, words: str) -> None:
 
 
 def tiny_host(*, size: int = 24, action_dim: int = 2) -> Host:
-    """A small agent's encoder, slow encoder and Q projection, in double precision, with a generator of its own."""
+    """A host with a small encoder, slow encoder and Q projection, in double precision, with its own generator."""
     encoder = ControlEncoder((3, size, size), filters=4, latent_dim=10)
     for layer in encoder.convolutions[::2]:  # type: ignore[index]
-        layer.reset_parameters()  # torch's own weights: few delta-orthogonal filters may all be dead
+        layer.reset_parameters()  # torch's default weights: a few delta-orthogonal filters may all be dead
     encoder.double()
     return Host(
         encoder,
@@ -62,7 +62,7 @@ def tiny_host(*, size: int = 24, action_dim: int = 2) -> Host:
 
 
 def tiny_material(needs: Needs, *, frame: int = 28, size: int = 24, action_dim: int = 2) -> Material:
-    """Random clips and observations of 3 channels, as far as they are needed."""
+    """Random clips and observations with 3 channels, as far as `needs` names them."""
     clip = batch = None
     if needs.clip_length:
         obs = torch.randint(256, (COUNT, needs.clip_length, 3, frame, frame), dtype=torch.uint8)
@@ -79,7 +79,7 @@ def check_objective(config: ObjectiveConfig, *, frame: int = 28, size: int = 24)
     needs = config.needs
     host, material = tiny_host(size=size), tiny_material(needs, frame=frame, size=size)
     objective = _built_without_a_trace(config, host)
-    _require(objective.needs.clip_length == needs.clip_length, "The config and the objective need other clips.")
+    _require(objective.needs.clip_length == needs.clip_length, "The config and the objective need different clips.")
     _check_randomness(objective, material)
     _check_loss(objective, material)
     _check_gradients(objective, material)
@@ -96,13 +96,13 @@ def _built_without_a_trace(config: ObjectiveConfig, host: Host) -> Objective[Any
         for name, tensor in module.state_dict().items():
             _require(
                 torch.equal(tensor, state[name]),
-                f"build() changed {name} of the {type(module).__name__} that the host lent: it must leave it as it is.",
+                f"build() changed {name} of the {type(module).__name__} that the host lent: it must not change it.",
             )
     own = {id(parameter) for parameter in objective.parameters()}
     registered = [type(module).__name__ for module in lent if any(id(p) in own for p in module.parameters())]
     _require(
         not registered,
-        f"The objective registers {registered} of the host as its own part: wrap it in maskrl.nn.momentum.Borrowed.",
+        f"The objective registers {registered} of the host as its own: wrap it in maskrl.nn.momentum.Borrowed.",
     )
     return objective
 
@@ -120,7 +120,7 @@ def _check_randomness(objective: Objective[Any], material: Material) -> None:
         _require(not one.requires_grad, f"views().{name} carries a gradient: views() must not.")
         _require(
             one.shape[:1] in ((COUNT,), (1,)),
-            f"views().{name} has shape {tuple(one.shape)}: its first axis must be the {COUNT} clips, or 1 if they share it.",
+            f"views().{name} has shape {tuple(one.shape)}: its first axis must be the {COUNT} clips, or 1 if all share it.",
         )
     with _default_generator_untouched("loss"):
         losses = [objective.loss(first).per_clip for _ in range(2)]
@@ -133,7 +133,7 @@ def _default_generator_untouched(name: str) -> Iterator[None]:
     yield
     _require(
         torch.equal(before, torch.get_rng_state()),
-        f"{name}() draws from torch's own generator. Draw in views(), from Host.generator alone: then equal seeds of two "
+        f"{name}() draws from torch's own generator. Draw only in views(), from Host.generator, so that equal seeds of two "
         "methods stay paired.",
     )
 
@@ -143,7 +143,7 @@ def _check_loss(objective: Objective[Any], material: Material) -> None:
     loss, count = objective.loss(views), len(views)
     _require(
         loss.per_clip.shape == (count,),
-        f"Loss.per_clip has shape {tuple(loss.per_clip.shape)}, expected ({count},): one number for every clip.",
+        f"Loss.per_clip has shape {tuple(loss.per_clip.shape)}, expected ({count},): one number per clip.",
     )
     _require(loss.per_clip.isfinite().all(), "Loss.per_clip is not finite on random data.")
     if loss.priorities is not None:
@@ -161,7 +161,7 @@ def _check_gradients(objective: Objective[Any], material: Material) -> None:
     host.encoder.zero_grad()
     torch.autograd.backward(objective(material.clip, material.batch).per_clip.mean())
     reached = any(p.grad is not None and p.grad.abs().sum() > 0 for p in host.encoder.parameters())
-    _require(reached, "The loss has no gradient at the encoder, so it cannot shape it.")
+    _require(reached, "The loss has no gradient at the encoder, so it cannot train it.")
     copies = [module for module in objective.modules() if isinstance(module, Momentum)]
     slow: list[nn.Module] = [*(copy.copy for copy in copies), *([host.target_encoder] if host.target_encoder else [])]
     for module in slow:
@@ -171,7 +171,7 @@ def _check_gradients(objective: Objective[Any], material: Material) -> None:
         )
     _require(
         not any(p.requires_grad for module in copies for p in module.copy.parameters()),
-        "A momentum copy is trainable: an optimiser would move it. Leave its requires_grad False.",
+        "A momentum copy is trainable: an optimiser would change it. Keep its requires_grad False.",
     )
     before = {name: tensor.clone() for name, tensor in objective.state_dict().items()}
     objective.update_momentum()
@@ -186,12 +186,12 @@ def _check_groups(objective: Objective[Any]) -> None:
     _require(
         sorted(grouped) == sorted(own),
         f"parameter_groups() has {len(grouped)} parameters, {len(set(grouped) & set(own))} of the {len(own)} that the "
-        "objective trains: every one must be in exactly one group.",
+        "objective trains: each must be in exactly one group.",
     )
 
 
 def _check_pieces(objective: Objective[Any], material: Material) -> None:
-    """In pieces of two clips, the gradient is that of the whole batch; and where clips are said to be separable, they are."""
+    """Check that pieces of two clips give the whole batch's gradient, and that separable clips do not affect each other."""
     views = objective.views(material)
     whole, pieces = (_gradient(objective, views, size) for size in (None, 2 * max(1, objective.needs.clip_length)))
     for name, expected in whole.items():
@@ -205,7 +205,7 @@ def _check_pieces(objective: Objective[Any], material: Material) -> None:
     alone = torch.cat([objective.loss(piece).per_clip for piece in views.split(1)])
     _require(
         torch.allclose(alone, objective.loss(views).per_clip, rtol=1e-8, atol=1e-12),
-        "A clip has another loss alone than in its batch, so its loss depends on other clips: set separable = False.",
+        "A clip's loss differs alone and in its batch, so it depends on other clips: set separable = False.",
     )
 
 
@@ -219,7 +219,7 @@ def _gradient(objective: Objective[Any], views: Any, micro_batch: int | None) ->
 
 
 def _check_state(config: ObjectiveConfig, host: Host, material: Material, size: int) -> None:
-    """A second one that loads the state takes the same next step."""
+    """Check that a second objective that loads the state takes the same next step."""
     step = AuxiliaryStep(config.build(host), AuxiliaryConfig(warmup_updates=2))
     step(material.clip, material.batch)
     twin_host = tiny_host(size=size)
@@ -233,7 +233,7 @@ def _check_state(config: ObjectiveConfig, host: Host, material: Material, size: 
         generator.manual_seed(7)
         one(material.clip, material.batch)
     for mine, other in zip(step.parameters, twin.parameters, strict=True):
-        _require(torch.equal(mine, other), "After state_dict() and load_state_dict() the next step is another one.")
+        _require(torch.equal(mine, other), "After state_dict() and load_state_dict() the next step differs.")
 
 
 def _tensors(views: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -251,7 +251,7 @@ def _tensors(views: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 def check_agent(
     config: AgentConfig, spaces: Spaces, objective: ObjectiveConfig | None = None, *, stack: int = 3
 ) -> None:
-    """Check an agent on a small replay of random transitions, beside an objective if one is given."""
+    """Check an agent on a small replay of random transitions, with an objective if one is given."""
     replay = _random_replay(spaces, stack, config.replay_needs().priority_exponent)
     agent, twin = (config.build(spaces, objective, torch.device("cpu")) for _ in range(2))
     clock = Clock(0, config.warmup_decisions, 0, 0.0)
@@ -278,7 +278,7 @@ def check_agent(
         same = _random_replay(spaces, stack, config.replay_needs().priority_exponent)
         one.update(same)
         ends.append(torch.cat([parameter.detach().flatten() for parameter in one.policy().parameters()]))
-    _require(torch.equal(*ends), "After state_dict() and load_state_dict() the next update is another one.")
+    _require(torch.equal(*ends), "After state_dict() and load_state_dict() the next update differs.")
     _require(config.scaled(0.5).batch_size <= config.batch_size, "scaled(0.5) does not make the batch smaller.")
     _require(min(config.workload(objective, torch.device("cpu"))) > 0, "workload() must name observations.")
 
@@ -301,16 +301,16 @@ def _random_replay(spaces: Spaces, stack: int, priority_exponent: float | None) 
 
 
 def check_env(config: EnvConfig, *, decisions: int = 30) -> None:
-    """Check an environment's config: spaces, stacks, and whether an episode is a function of its seed and actions."""
+    """Check an environment's config: spaces, stacks, and whether an episode depends only on its seed and actions."""
     first, again = (_played(config, decisions) for _ in range(2))
     for step, (one, other) in enumerate(zip(first, again, strict=True)):
         same = np.array_equal(one[0], other[0]) and one[1:] == other[1:]
-        _require(same, f"Decision {step} leads elsewhere after reset() with the same seed: resumes will not be exact.")
+        _require(same, f"Decision {step} differs after reset() with the same seed: resumes will not be exact.")
     obs = first[0][0]
     older, newest = np.split(obs, [-obs.shape[0] // config.frame_stack])
     expected = np.tile(newest, (config.frame_stack - 1, 1, 1)) if config.pad == "repeat" else np.zeros_like(older)
-    _require(np.array_equal(older, expected), f"pad is {config.pad!r}, but the first stack is not padded like that.")
-    _require(obs.shape[1:] == (config.size, config.size), f"Frames are {obs.shape[1:]}, size says {config.size}.")
+    _require(np.array_equal(older, expected), f"pad is {config.pad!r}, but the first stack is padded differently.")
+    _require(obs.shape[1:] == (config.size, config.size), f"Frames are {obs.shape[1:]}, but size is {config.size}.")
 
 
 def _played(config: EnvConfig, decisions: int) -> list[tuple[np.ndarray[Any, Any], float, bool, bool]]:
@@ -334,7 +334,7 @@ def _played(config: EnvConfig, decisions: int) -> list[tuple[np.ndarray[Any, Any
 
 
 def check_logger(make: Callable[[], Logger]) -> None:
-    """Check a logger with the calls of a short run, and of one that is continued."""
+    """Check a logger with the calls of a short run and of a continued one."""
     failures: list[str] = []
     for start in (0, 40):
         loggers = Loggers([make()], tell=lambda text, _: failures.append(text))

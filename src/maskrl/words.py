@@ -1,8 +1,8 @@
-"""Numbers as people read them: durations, sizes and scores."""
+"""Format durations, sizes and numbers for people."""
 
 
 def duration(seconds: float) -> str:
-    """5 s, 3 min 20 s, 2 h 05 min, 3 d 04 h."""
+    """Such as 5 s, 3 min 20 s, 2 h 05 min, 3 d 04 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -33,5 +33,5 @@ def size(count: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """1 episode, 2,000 episodes."""
+    """Such as 1 episode, 2,000 episodes."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -172,7 +172,7 @@ def test_an_objective_without_a_defect_passes():
         (Coupled, "separable = False"),
         (TrainsItsCopy, "slow copy"),
         (TrainsTheTargetEncoder, "slow copy"),
-        (Reinitialises, "leave it as it is"),
+        (Reinitialises, "must not change it"),
         (LeakyViews, "torch's own generator"),
         (LeakyLoss, "torch's own generator"),
         (TimeFirst, "first axis"),

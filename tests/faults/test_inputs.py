@@ -216,7 +216,7 @@ def test_an_output_replaces_an_earlier_one_and_nothing_else(tmp_path: Path):
     out.write_text("a poem")
     code, printed = called(["report", str(run), "--out", str(out)])
     assert (code, out.read_text()) == (2, "a poem")
-    assert "is there already, and it is not an earlier output of this command" in printed
+    assert "exists already and is not an earlier output of this command" in printed
     assert called(["report", str(run), "--out", str(out), "--force"])[0] == 0
     assert REPORT in out.read_bytes()
     mine = next((tmp_path / "tables").glob("*.md"))
@@ -234,7 +234,7 @@ def test_devices_and_the_files_of_a_run_are_never_replaced(tmp_path: Path):
     kept = ["recipe.json", "metrics.jsonl", "status.json", "checkpoints/new.html", "replay/frames.u8", "lock"]
     for place in [*(run / name for name in kept), Path("/dev/null"), tmp_path / "pipe.html", tmp_path / "link.html"]:
         for mark in (REPORT, MASKS, VIDEO):
-            with pytest.raises(OutputError, match=r"is not written over"):
+            with pytest.raises(OutputError, match=r"is not overwritten"):
                 require_output(place, mark, force=True)
         assert called(["report", str(run), "--out", str(place), "--force"])[0] == 2
     assert (run / "recipe.json").read_bytes() == before
