@@ -1,4 +1,4 @@
-"""`maskrl bench load`: how much other programs on the same cores slow an update, by the way torch's threads wait."""
+"""`maskrl bench load`: how much other programs on the same cores slow an update, for each way in which torch's threads wait."""
 
 import os
 import subprocess

@@ -159,7 +159,7 @@ def start(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Time --help, the first frame of a run, and a resume with a full replay.
+    """Time --help, the first frame of a run, and a resume. The resumed run has a full replay.
 
     $ maskrl bench start
     $ maskrl bench start toy/reach --rounds 1

@@ -21,7 +21,7 @@ def check(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check your environment with random actions, and list what to fix. It plays in a separate process.
+    """Check your environment with random actions. Lists what to fix; it plays in a separate process.
 
     $ maskrl check gym/CarRacing-v3 --sheet sheet.png
     $ maskrl check my_env.py:make_env

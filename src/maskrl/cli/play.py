@@ -21,7 +21,7 @@ def play(
     env: OtherEnv = None,
     force: Force = False,
 ) -> None:
-    """Watch the agent of a run play, with its encoder's view beside it.
+    """Watch the agent of a run play, and what its encoder sees.
 
     $ maskrl play RUN
     $ maskrl play RUN --episodes 3 --out play.mp4

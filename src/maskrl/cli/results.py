@@ -15,7 +15,7 @@ def results(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write scores.csv, probes.csv and about.json.")],
     force: Force = False,
 ) -> None:
-    """Write the scores of finished runs as small files, for a repository. `maskrl report DIR` reads them.
+    """Write the scores of finished runs as small files. Keep them in a repository; `maskrl report DIR` reads them.
 
     $ maskrl results sweeps/toy --out results/toy
     """
