@@ -101,6 +101,8 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
         "| MLR | 100 | 200 | 150 | 1.5 |",
         "| SB3 alone | 100 | 200 | 150 | 1.5 |",
     ]
+    told = "Mean scores on cartpole-balance after 60,000 frames, 2 seeds each: MLR 150, SB3 alone 150."
+    assert evidence.means(study, 60_000) == told
     assert "SB3 alone" in evidence.figure(study)
     assert len(evidence.measured([study]).splitlines()) == 1
 

@@ -34,9 +34,9 @@ NAMES = {
     "mlr": "MLR",
     "baseline": "Baseline",
     "sb3": "SB3 alone",
-    "sb3+shift": "SB3, FrameReplayBuffer(shift)",
-    "sb3+policy": "SB3, both, without MLR",
-    "sb3+mlr": "SB3, both, with MLR",
+    "sb3+shift": "SB3 + our replay with shifts",
+    "sb3+policy": "SB3 + replay + our policy",
+    "sb3+mlr": "SB3 + replay + policy + MLR",
 }
 
 
@@ -95,6 +95,16 @@ def methods(study: Path, at: int) -> str:
         minutes = processor_seconds(study, method, task, at) / 60
         lines.append(f"| {NAMES[method]} | {cells} | {fmean(by_seed.values()):.0f} | {minutes:.1f} |")
     return "\n".join(lines)
+
+
+def means(study: Path, at: int) -> str:
+    """One sentence with the mean of every method on a study's only task."""
+    scores = Scores.read(study).at(at)
+    (task,) = scores.tasks
+    shown = [name for name in NAMES if name in scores.methods]
+    seeds = {len(scores.values(name, task)) for name in shown}
+    each = ", ".join(f"{NAMES[name]} {scores.values(name, task).mean():.0f}" for name in shown)
+    return f"Mean scores on {_short(task)} after {at:,} frames, {_listed([str(n) for n in sorted(seeds)])} seeds each: {each}."
 
 
 def gate(study: Path, last: int) -> str:
@@ -236,6 +246,7 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "table": table,
     "seeds": seeds,
     "methods": methods,
+    "means": means,
     "gate": gate,
     "sentence": sentence,
     "probes": probes,

@@ -75,7 +75,7 @@ def test_what_is_wrong_is_seen():
     still = found(Still)
     assert (still["motion"].verdict, still["pixel values"].verdict) == ("bad", "look")
     short = found(lambda: Short(length=10))
-    assert short["episodes"].seen.endswith("steps past an end are masked in clips of 16")
+    assert short["episodes"].seen.endswith("steps past an end do not count in clips of 16")
     assert "truncated, not terminated" in short["ends"].fix
     assert "env.reward_scale=5e-06" in short["rewards"].fix
     leaks = found(Leaks)

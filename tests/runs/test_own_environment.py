@@ -58,6 +58,18 @@ def test_actions_choose_the_agent_and_overrides_reach_the_constructor():
         own(agent="rainbow")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "objective"),
+    [([], "mlr"), (["env.kwargs.choices=3"], "mlr"), (["objective=none", "objective=mlr"], "mlr"), ([], "mlr+spr")],
+)
+def test_defects_of_the_released_atari_code_are_not_inherited(overrides, objective):
+    """F8 and F9: only its own scores need them, and `maskrl.recipe("atari/pong")` has them."""
+    found = own("env.kwargs.choices=3", *overrides, objective=objective).objective
+    mlr = getattr(found, "first", found)
+    assert (mlr.masked_input_scale, mlr.count_past_end) == ("unit", False)
+    assert own("env.kwargs.choices=3", method="baseline").objective is None
+
+
 @pytest.mark.parametrize("profile", ["lite", "paper"])
 @pytest.mark.parametrize("arguments", [[], ["env.kwargs.choices=3"]])
 def test_every_value_has_a_source(profile, arguments):

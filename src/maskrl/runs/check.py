@@ -305,7 +305,7 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
     lengths = sample.lengths
     seen = f"{count(len(lengths), 'episode')} of {min(lengths)} to {max(lengths)} decisions"
     if min(lengths) < clip:
-        seen += f"; steps past an end are masked in clips of {clip}"
+        seen += f"; steps past an end do not count in clips of {clip}"
     yield Finding("episodes", seen)
     both = sum(terminated and truncated for terminated, truncated in sample.ends)
     terminated = [length for length, (ended, _) in zip(lengths, sample.ends, strict=True) if ended]
