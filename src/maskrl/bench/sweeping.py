@@ -43,7 +43,7 @@ def bench_sweep(name: str, overrides: Sequence[str], *, decisions: int, tell: Te
 
 def _swept(name: str, overrides: tuple[str, ...], decisions: int, cores: int) -> tuple[float, int]:
     """The seconds of a sweep on this many cores, and the peak memory of its largest run in bytes."""
-    import resource  # Unix has it
+    import resource  # only on Unix
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     jobs = expand(

@@ -37,7 +37,7 @@ class _Critic(ContinuousCritic):
     """SB3's critic, without the encoder's backward pass in the actor's loss, which does not need it."""
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
-        # Only in the actor's loss do actions have a gradient, and it needs no other.
+        # Actions have a gradient only in the actor's loss, which needs no other.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not actions.requires_grad):
             features = self.extract_features(obs, self.features_extractor)
         inputs = torch.cat([features, actions], dim=1)
