@@ -14,6 +14,7 @@ Curves go into docs/evidence/STUDY.svg.
 """
 
 import csv
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -188,7 +189,7 @@ def _listed(words: Sequence[str]) -> str:
 
 # ── The figure ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-WIDE, HIGH, LEFT, TOP, GAP = 250, 190, 46, 34, 34
+HIGH, LEFT, TOP, GAP, KEY = 190, 46, 34, 34, 240  # pixels; KEY: the room of a name below
 STYLE = """text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#ddd}
 .c0{stroke:#c2410c}.c1{stroke:#1d4ed8}.c2{stroke:#737373}.c3{stroke:#0f766e}.c4{stroke:#7e22ce}.c5{stroke:#a16207}
 path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
@@ -200,24 +201,24 @@ def figure(study: Path) -> str:
     """A panel for every task: each seed a thin line, the mean a thick one."""
     scores = Scores.read(study)
     tasks, panels, colours = scores.tasks, list[str](), {name: f"c{at}" for at, name in enumerate(NAMES)}
-    shown = [name for name in NAMES if name in scores.methods]
+    shown, wide = [name for name in NAMES if name in scores.methods], 250 if len(tasks) > 1 else 460
     for index, task in enumerate(tasks):
         runs = [run for run in scores.runs if run.task == task]
         end = max(at for run in runs for at, _ in run.curve)
         top = max(100.0, *(score for run in runs for _, score in run.curve)) * 1.05
-        x, y = LEFT + index * (WIDE + GAP + LEFT), TOP
+        x, y = LEFT + index * (wide + GAP + LEFT), TOP
 
         def place(at: float, score: float, x: int = x, end: int = end, top: float = top) -> str:
-            return f"{x + WIDE * at / end:.1f},{TOP + HIGH * (1 - score / top):.1f}"
+            return f"{x + wide * at / end:.1f},{TOP + HIGH * (1 - score / top):.1f}"
 
         panels.append(f'<text class="title" x="{x}" y="{y - 12}">{escape(_short(task))}</text>')
         step = next(size for size in (50, 100, 200, 250, 500, 1000, 5000) if top / size <= 6)
         for level in range(0, int(top) + 1, step):
             height = y + HIGH * (1 - level / top)
-            panels.append(f'<path class="grid" d="M{x},{height:.1f}h{WIDE}"/>')
+            panels.append(f'<path class="grid" d="M{x},{height:.1f}h{wide}"/>')
             panels.append(f'<text x="{x - 6}" y="{height + 4:.1f}" text-anchor="end">{level}</text>')
         for at in (0, end // 2, end):
-            label = f'<text x="{x + WIDE * at / end:.1f}" y="{y + HIGH + 18}" text-anchor="middle">{at // 1000}k</text>'
+            label = f'<text x="{x + wide * at / end:.1f}" y="{y + HIGH + 18}" text-anchor="middle">{at // 1000}k</text>'
             panels.append(label)
         for method in shown:
             curves = [run.curve for run in runs if run.method == method]
@@ -226,17 +227,18 @@ def figure(study: Path) -> str:
             for kind, curve in [*(("seed", curve) for curve in curves), ("mean", mean)]:
                 points = " L".join(place(at, score) for at, score in curve)
                 panels.append(f'<path class="{kind} {colours[method]}" d="M{points}"/>' if points else "")
-    width, foot = LEFT + len(tasks) * (WIDE + GAP + LEFT) - LEFT, TOP + HIGH + 40
-    height = foot + 20 * len(shown) + 16
-    keys = [
-        f'<path class="mean {colours[method]}" d="M{LEFT},{foot + 20 * index}h24"/>'
-        f'<text x="{LEFT + 30}" y="{foot + 20 * index + 4}">{NAMES[method]}</text>'
-        for index, method in enumerate(shown)
-    ]
+    width, foot = LEFT + len(tasks) * (wide + GAP + LEFT) - LEFT, TOP + HIGH + 40
+    columns = max(1, (width - LEFT) // KEY)
+    height = foot + 20 * math.ceil(len(shown) / columns) + 16
+    keys = []
+    for index, method in enumerate(shown):
+        x, y = LEFT + KEY * (index % columns), foot + 20 * (index // columns)
+        keys.append(f'<path class="mean {colours[method]}" d="M{x},{y}h24"/>')
+        keys.append(f'<text x="{x + 30}" y="{y + 4}">{NAMES[method]}</text>')
     keys.append(f'<text x="{LEFT}" y="{height - 8}">score against frames; thin lines are seeds</text>')
     body = "\n".join(part for part in (*panels, *keys) if part)
     told = f'role="img" aria-label="Scores of {escape(_listed([NAMES[name] for name in shown]))}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {told}>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" {told}>'
     return f"{head}\n<style>{STYLE}</style>\n{body}\n</svg>\n"
 
 
