@@ -95,7 +95,7 @@ def test_a_module_of_ones_own_learns_and_is_loaded(tmp_path: Path):
     policy = maskrl.load(run.path)
     assert isinstance(policy.network.encoder, OwnEncoder)
     known = _given.pop(recipe.agent.encoder.name)  # as in another process
-    with pytest.raises(RunError, match=r"This run's encoder is .*Small of a Python program.*encoder=Small"):
+    with pytest.raises(RunError, match=r"This run's encoder is .*Small, a class of your own.*encoder=Small"):
         maskrl.load(run.path)
     assert (maskrl.load(run.path, encoder=known).act(frame) == policy.act(frame)).all()
 

@@ -386,7 +386,7 @@ def test_a_joint_loss_needs_no_auxiliary_step():
         ({"decoder_width": 0}, "decoder_width=0 must be positive"),
         ({"decoder_depth": 0}, "decoder_depth=0 must be positive"),
         ({"momentum": 1.0}, "momentum=1.0 must be in [0, 1)"),
-        ({"corrupt": "features", "reconstruct": "pixels", "pixel_loss_on": "hidden"}, "use pixel_loss_on='all'"),
+        ({"corrupt": "features", "reconstruct": "pixels", "pixel_loss_on": "hidden"}, "Use pixel_loss_on='all'"),
     ],
 )
 def test_an_impossible_config_is_refused_when_it_is_made(changes: dict[str, object], seen: str):
