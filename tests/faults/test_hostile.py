@@ -287,6 +287,6 @@ def test_a_link_to_the_whole_directory_is_followed(place: Place, tmp_path: Path)
 
 def test_a_refusal_says_what_is_there_and_what_to_do(tmp_path: Path):
     os.mkfifo(tmp_path / "recipe.json")
-    words = r"recipe\.json is a named pipe \(FIFO\), and must be a file\. .* Remove it, or put a file there\."
+    words = r"recipe\.json is a named pipe \(FIFO\), but must be a file\. .* Remove it, or put a file there\."
     with pytest.raises(RunError, match=words):
         Run.open(tmp_path)
