@@ -98,7 +98,7 @@ def test_the_decoder_does_not_see_the_future():
 
 
 def test_heads_must_divide_the_latent_state():
-    with pytest.raises(ValueError, match=r"50 numbers.*4 heads.*latent_dim=64"):
+    with pytest.raises(ValueError, match=r"50 numbers.*4 attention heads.*latent_dim=64"):
         CausalDecoder(50, 1)
 
 

@@ -65,7 +65,7 @@ def test_a_study_takes_nothing_but_its_name(study: str, more):
         ("```sweep\ntoy --seeds many\n```", "--seeds is a number"),
         ("```sweep\nstudies/one\n```", "names another study"),
         ("```sweep\nnothing-like-it\n```", "'nothing-like-it' is not known"),
-        ("x" * (LARGEST + 1), "may have 1,000,000"),
+        ("x" * (LARGEST + 1), "the maximum is 1,000,000"),
     ],
 )
 def test_a_page_that_cannot_be_run_says_why(study: str, text: str, complaint: str):
