@@ -111,8 +111,12 @@ SYSTEMS = [
     ("toy/catch", "playvirtual", "playvirtual", COSINE),
 ]
 IN_CI = 3
-# Still on their way after 3000 frames, these get 5000: without augmentation, or with noise that falls slowly.
-SLOW = {("sac_ae", 1), ("sac_ae", 2), ("sac_pixel", 1), ("sac_pixel", 2), ("drqv2", 2)}
+# The frames of those that have not learned yet after the toy's own budget of 3000 or 4500: without augmentation, with noise that
+# falls slowly, or with half of the units dropped.
+SLOW = {
+    **{(method, seed): 5000 for method in ("sac_ae", "sac_pixel") for seed in (1, 2)},
+    **{("drqv2", 2): 5000, ("spr_dropout", 1): 12_000, ("spr_dropout", 2): 12_000},
+}
 
 
 def cases(seeds: Sequence[int] = (1, 2)) -> list[Any]:
@@ -128,7 +132,7 @@ def test_every_system_solves_its_toy(
     tmp_path: Path, name: str, method: str, objective: str | None, goal: tuple[str, float] | None, seed: int
 ):
     metric = None if goal is None else f"{objective}/{goal[0]}"
-    longer = ["budget.frames=5000"] if (method, seed) in SLOW else []
+    longer = [f"budget.frames={SLOW[method, seed]}"] if (method, seed) in SLOW else []
     score, reached = outcome(tmp_path, method, name, [f"seed={seed}", *longer], metric=metric or "none")
     assert score > (SOLVED if name == "toy/reach" else CAUGHT)
     assert goal is None or reached > goal[1]
