@@ -35,7 +35,7 @@ def test_what_is_read_from_published_results_is_what_the_runs_say(runs: Path, tm
     assert versus(theirs, "mlr", "baseline").tasks == versus(ours, "mlr", "baseline").tasks
     about = json.loads((tmp_path / "results" / "one" / "about.json").read_text())
     assert about["commands"] == ["maskrl sweep studies/one"]
-    assert about["versions"] == VERSIONS
+    assert (about["versions"], about["machines"]) == (VERSIONS, [])  # these runs do not say on which machine
     assert [(one["method"], one["task"]) for one in about["recipes"]] == [
         ("baseline", "toy/reach"),
         ("mlr", "toy/reach"),
@@ -55,6 +55,37 @@ def test_results_are_written_in_one_order_and_grow_with_the_runs(runs: Path, tmp
         "mlr,toy/reach,11,3000,3000,0,30.0,3.0,",
     ]
     assert [line for line in after if line in before] == before
+
+
+def test_results_can_be_added_to_on_another_machine(runs: Path, tmp_path: Path):
+    out = tmp_path / "results"
+    assert publish([runs], out, commands=["maskrl sweep toy"]) == (8, [])
+    before = {name: (out / name).read_text().splitlines() for name in ("scores.csv", "probes.csv")}
+    elsewhere = VERSIONS | {"cpu": "another"}
+    write_run(tmp_path / "more", replace(resolve("toy/reach"), seed=15), {0: 9.0, 3000: 34.0}, versions=elsewhere)
+    assert publish([tmp_path / "more"], out, commands=["maskrl sweep toy"], add=True) == (9, [])
+    after = {name: (out / name).read_text().splitlines() for name in before}
+    assert [line for line in after["scores.csv"] if line in before["scores.csv"]] == before["scores.csv"]
+    assert after["scores.csv"][-1] == "mlr,toy/reach,15,3000,3000,0,34.0,3.0,"
+    about = json.loads((out / "about.json").read_text())
+    assert (about["runs"], about["commands"]) == (9, ["maskrl sweep toy"])
+    assert {"cpu": "another"}.items() <= about["machines"][-1].items()
+    assert publish([tmp_path / "more", runs], out, add=True) == (9, [])  # the same runs again
+    assert {name: (out / name).read_text().splitlines() for name in before} == after
+
+
+def test_a_run_that_was_published_must_have_the_same_scores(runs: Path, tmp_path: Path):
+    with pytest.raises(ResultsError, match="holds no results to add to"):
+        publish([runs], tmp_path / "results", add=True)
+    publish([runs], tmp_path / "results")
+    write_run(tmp_path / "again", replace(resolve("toy/reach"), seed=11), {0: 9.0, 3000: 30.5})
+    with pytest.raises(ResultsError, match=r"30\.5.*seed 11 was published with .*30\.0"):
+        publish([tmp_path / "again"], tmp_path / "results", add=True)
+    write_run(
+        tmp_path / "later", replace(resolve("toy/reach"), seed=16), {3000: 1.0}, versions=VERSIONS | {"torch": "9"}
+    )
+    with pytest.raises(ResultsError, match="other versions"):
+        publish([tmp_path / "later"], tmp_path / "results", add=True)
 
 
 def test_runs_of_two_codes_or_recipes_are_not_published_together(runs: Path, tmp_path: Path):

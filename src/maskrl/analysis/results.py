@@ -8,79 +8,146 @@ about.json   the recipe of every method on every task, all versions, the machine
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from maskrl.analysis.protocol import method_of, task_of
-from maskrl.analysis.reading import ABOUT, SCORES, run_folders, score_or_nan
-from maskrl.files import read_object, write_whole
+from maskrl.analysis.reading import ABOUT, CSV, SCORES, run_folders, score_or_nan
+from maskrl.files import RunError, read_bytes, read_object, write_whole
 from maskrl.outputs import require_output
+from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.directory import Run
 
-COLUMNS = ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds")
-PROBES = (
-    "method",
-    "task",
-    "seed",
-    "frames",
-    "encoder_cosine",
-    "decoder_cosine",
-    "rank",
-    "dead",
-    "r2",
-    "r2_random_encoder",
-)
+PROBES = "probes.csv"
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    SCORES: ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds"),
+    PROBES: (
+        *("method", "task", "seed", "frames", "encoder_cosine", "decoder_cosine", "rank", "dead"),
+        *("r2", "r2_random_encoder"),
+    ),
+}
 MARK = b'{\n "commands": ['  # the beginning of about.json
 APART = ("seed", "threads")  # values of a recipe that differ between runs
+MACHINE = ("platform", "processor", "cpu", "instructions", "cuda", "driver", "renderer")  # of a run's versions
+
+Row = dict[str, Any]
 
 
 class ResultsError(Exception):
     """Runs that cannot be published together; the message says why."""
 
 
+@dataclass
+class _Study:
+    """The runs of a study: rows of both tables, the recipe of every method on every task, versions and machines."""
+
+    tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    recipes: dict[tuple[str, str], Row] = field(default_factory=dict)
+    versions: Row = field(default_factory=dict)
+    machines: list[Row] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> "_Study":
+        """The study that `publish` wrote into this folder."""
+        try:
+            about, study = read_object(folder, ABOUT), cls()
+            for name, rows in study.tables.items():
+                text = read_bytes(folder, name, most=CSV).decode()
+                rows += [
+                    row | {key: int(row[key]) for key in ("seed", "frames")}
+                    for row in csv.DictReader(io.StringIO(text))
+                ]
+            for one in about["recipes"]:
+                recipe = from_json(json.dumps(one["recipe"]))
+                study.include("The folder", one["method"], one["task"], recipe, about["versions"])
+            study.machines += [one for one in about.get("machines", []) if one not in study.machines]
+            study.commands += about["commands"]
+        except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ResultsError(f"{folder} holds no results to add to ({error}). Leave out --add.") from None
+        return study
+
+    def include(self, name: str, method: str, task: str, recipe: Recipe, versions: Row) -> None:
+        """Note how a run was made. Raises ResultsError if other runs were made with other versions or recipes."""
+        machine = {key: versions[key] for key in MACHINE if key in versions}
+        software = {key: value for key, value in versions.items() if key not in MACHINE}
+        _require_same(name, self.versions or software, software, "was made with other versions")
+        self.versions = self.versions or software
+        self.machines += [] if machine in self.machines or not machine else [machine]
+        shared = _shared(recipe)
+        _require_same(name, self.recipes.setdefault((method, task), shared), shared, f"is another {method} on {task}")
+
+    def add(self, run: Run) -> None:
+        method, task, seed = method_of(run.recipe), task_of(run.recipe), run.recipe.seed
+        self.include(str(run.path), method, task, run.recipe, run.versions())
+        found = {
+            SCORES: [_row(run, method, task, event) for event in run.events("evaluation")],
+            PROBES: _probes(run, method, task),
+        }
+        earlier = {
+            row["frames"]: float(row["score"]) for row in self.tables[SCORES] if _whose(row) == (task, method, seed)
+        }
+        now = {row["frames"]: row["score"] for row in found[SCORES]}
+        if earlier and earlier != now:
+            raise ResultsError(
+                f"{run.path} has the scores {now}, but {method} on {task} with seed {seed} was published with {earlier}. The "
+                "same seed must give the same scores; publish this run into another folder."
+            )
+        for name, rows in found.items():
+            self.tables[name] = [row for row in self.tables[name] if _whose(row) != (task, method, seed)] + rows
+
+    @property
+    def runs(self) -> int:
+        return len({_whose(row) for row in self.tables[SCORES]})
+
+
 def publish(
-    paths: Sequence[Path], out: Path, *, commands: Sequence[str] = (), force: bool = False
+    paths: Sequence[Path], out: Path, *, commands: Sequence[str] = (), add: bool = False, force: bool = False
 ) -> tuple[int, list[str]]:
     """Write the scores of all finished runs into a folder. Returns their number, and sentences about unfinished runs.
 
-    All runs must have the same versions and the same kind of machine. Replaces earlier results; other files only with `force`.
+    All runs must have the same versions; their machines may differ. Replaces earlier results, or keeps them with `add`: a run
+    that was published before must then have the same scores. Replaces other files only with `force`.
     """
-    rows, recipes, versions = list[dict[str, Any]](), dict[tuple[str, str], dict[str, Any]](), dict[str, Any]()
-    unfinished, counted, seen, probes = list[str](), 0, set[Path](), list[dict[str, Any]]()
+    study, unfinished = _Study.read(out) if add else _Study(), list[str]()
+    seen = set[Path]()
     for folder in (folder for path in paths for folder in run_folders(path, seen)):
         run = Run.open(folder)
-        if run.status != "done":
+        if run.status == "done":
+            study.add(run)
+        else:
             unfinished.append(f"{folder} is {run.status}")
-            continue
-        method, task, counted = method_of(run.recipe), task_of(run.recipe), counted + 1
-        _require_same(folder, versions or run.versions(), run.versions(), "was made with other versions")
-        versions = versions or run.versions()
-        mine = _shared(run.recipe)
-        _require_same(folder, recipes.setdefault((method, task), mine), mine, f"is another {method} on {task}")
-        rows += [_row(run, method, task, event) for event in run.events("evaluation")]
-        probes += _probes(run, method, task)
-    if not rows:
+    if not study.runs:
         raise ResultsError(f"No run is done: {'; '.join(unfinished) or 'there is none'}. Finish them first.")
-    for some in (rows, probes):
-        some.sort(key=lambda row: (row["task"], row["method"], row["seed"], row["frames"]))
-    told = [{"method": method, "task": task, "recipe": tree} for (method, task), tree in sorted(recipes.items())]
+    told = [{"method": method, "task": task, "recipe": tree} for (method, task), tree in sorted(study.recipes.items())]
+    about = {
+        "commands": [*dict.fromkeys([*study.commands, *commands])],
+        "runs": study.runs,
+        "versions": study.versions,
+        "machines": study.machines,
+        "recipes": told,
+    }
     out.mkdir(parents=True, exist_ok=True)
-    about = {"commands": [*commands], "runs": counted, "versions": versions, "recipes": told}
     require_output(out / ABOUT, MARK, force=force)
-    tables = {out / SCORES: (COLUMNS, rows), out / "probes.csv": (PROBES, probes)}
-    for file, (columns, _) in tables.items():
-        require_output(file, ",".join(columns).encode(), force=force)
+    for name, columns in COLUMNS.items():
+        require_output(out / name, ",".join(columns).encode(), force=force)
     write_whole(out / ABOUT, json.dumps(about, indent=1) + "\n")
-    for file, (columns, some) in tables.items():
-        write_whole(file, _as_csv(columns, some))
-    return counted, unfinished
+    for name, rows in study.tables.items():
+        write_whole(out / name, _as_csv(COLUMNS[name], sorted(rows, key=lambda row: (*_whose(row), row["frames"]))))
+    return study.runs, unfinished
+
+
+def _whose(row: Row) -> tuple[str, str, int]:
+    """The run of a row."""
+    return row["task"], row["method"], row["seed"]
 
 
 def _row(run: Run, method: str, task: str, event: dict[str, Any]) -> dict[str, Any]:
     """A row for an event, with numbers rounded but precise enough for any figure."""
-    found = {name: event.get(name) for name in COLUMNS}
+    found = {name: event.get(name) for name in COLUMNS[SCORES]}
     score = score_or_nan(event["score"])
     return found | {"method": method, "task": task, "seed": run.recipe.seed, "score": round(score, 4)}
 
@@ -88,7 +155,7 @@ def _row(run: Run, method: str, task: str, event: dict[str, Any]) -> dict[str, A
 def _probes(run: Run, method: str, task: str) -> list[dict[str, Any]]:
     """The cheap probes of a run; the last row also has the linear probe, if there is one at that time."""
     whose = {"method": method, "task": task, "seed": run.recipe.seed}
-    rows = [{name: _short(event.get(name)) for name in PROBES} | whose for event in run.events("probe")]
+    rows = [{name: _short(event.get(name)) for name in COLUMNS[PROBES]} | whose for event in run.events("probe")]
     if rows and (run.path / "probe.json").exists():
         found = read_object(run.path, "probe.json")
         linear = found.get("linear")
@@ -107,11 +174,11 @@ def _shared(recipe: Recipe) -> dict[str, Any]:
     return tree | dict.fromkeys(APART, None) | {"seed": 0}
 
 
-def _require_same(folder: Path, first: dict[str, Any], other: dict[str, Any], what: str) -> None:
+def _require_same(name: str, first: dict[str, Any], other: dict[str, Any], what: str) -> None:
     differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
     if differing:
         seen = "; ".join(f"{key}: {first.get(key)} and {other.get(key)}" for key in differing)
-        raise ResultsError(f"{folder} {what} ({seen}). Publish the runs of one study only.")
+        raise ResultsError(f"{name} {what} ({seen}). Publish the runs of one study only.")
 
 
 def _as_csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
