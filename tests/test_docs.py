@@ -168,6 +168,22 @@ def test_every_field_that_a_page_names_exists():
 
 
 @each_document
+def test_comments_of_shell_blocks_fit_into_the_column_of_the_site(document: Path):
+    """A long command scrolls; a comment beside it would be cut off unseen."""
+    long = [line for _, block in blocks(document, "sh") for line in block.splitlines() if len(line) > 88]
+    assert [line for line in long if re.search(r"\s# ", line)] == []
+
+
+NOT_PUBLISHED = re.compile(r"pip install \S*maskrl\b")
+
+
+@each_document
+def test_maskrl_is_installed_from_a_clone(document: Path):
+    """`pip install maskrl` asks a package index, which knows nothing of this clone."""
+    assert NOT_PUBLISHED.findall(document.read_text()) == []
+
+
+@each_document
 def test_every_make_target_exists(document: Path):
     targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     text = [*spans(document), *(line for _, block in blocks(document, "sh") for line in block.splitlines())]
