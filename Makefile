@@ -70,7 +70,7 @@ check: lint  ## The same and the fast tests: run it before every commit.
 
 docs: $(STAMP)  ## Build the documentation site into site/: no warning, no dead link or anchor.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "site/index.html"
+	@echo "site/index.html (its search needs a server: make docs-serve)"
 
 docs-serve: $(STAMP)  ## Show the site on http://127.0.0.1:8000, and rebuild it when a page changes.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000

@@ -100,7 +100,7 @@ def train_peer(out: Path, method: str, recipe: maskrl.Recipe) -> None:
         model, callback = load(aside, model, callback, env, recipe.seed + frames)
     while frames < recipe.frames:
         further = min(recipe.evaluation.every, recipe.frames - frames)
-        if model.num_timesteps * repeat <= frames:  # else it was saved, and stopped before it was scored
+        if model.num_timesteps * repeat <= frames:  # otherwise it was saved, but stopped before it was scored
             began = time.process_time()
             model.learn(further // repeat, callback=callback, reset_num_timesteps=not frames, log_interval=None)
             spent += time.process_time() - began  # evaluations are not counted

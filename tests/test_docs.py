@@ -148,6 +148,22 @@ def test_figures_stand_beside_the_command_that_prints_them(document: Path):
         assert named, f"{document.name}, {heading}: {figures} without a command that prints them"
 
 
+NUMBER = re.compile(r"[-+−]?\d[\d., ]*\s?(?:×|%|ms|s|k|[kMG]B|GFLOP)?(?: \([^)]*\))?")
+SETTINGS = {"## Letters"}  # tables of values that the sources chose; so are those of the fidelity pages
+
+
+@each_document
+def test_tables_of_numbers_stand_beside_the_command_or_the_code_that_prints_them(document: Path):
+    """Scores have no unit, so the test above does not see them."""
+    for section in re.split(r"^(?=#+ )", document.read_text(), flags=re.MULTILINE):
+        heading = section.split("\n")[0]
+        rows = [line for line in section.splitlines() if line.startswith("|")]
+        numbers = [cell for row in rows for cell in row.strip("|").split("|") if NUMBER.fullmatch(cell.strip())]
+        is_chosen = heading in SETTINGS or document.name.startswith("fidelity-")
+        named = is_chosen or len(numbers) < 4 or COMMAND.search(section) or "print(" in section
+        assert named, f"{document.name}, {heading}: {numbers} without a command that prints them"
+
+
 def field_paths() -> set[str]:
     return set(re.findall(r"^\| `([\w.]+)`", docs_pages.fields_page(), flags=re.MULTILINE))
 
@@ -165,6 +181,22 @@ def test_every_field_that_a_page_names_exists():
     assert {
         one for one in named if one[1] not in known | inner | sections and not one[1].startswith("env.kwargs.")
     } == set()
+
+
+@each_document
+def test_comments_of_shell_blocks_fit_into_the_column_of_the_site(document: Path):
+    """A long command scrolls; a comment beside it would be cut off unseen."""
+    long = [line for _, block in blocks(document, "sh") for line in block.splitlines() if len(line) > 88]
+    assert [line for line in long if re.search(r"\s# ", line)] == []
+
+
+NOT_PUBLISHED = re.compile(r"pip install \S*maskrl\b")
+
+
+@each_document
+def test_maskrl_is_installed_from_a_clone(document: Path):
+    """`pip install maskrl` asks a package index, which knows nothing of this clone."""
+    assert NOT_PUBLISHED.findall(document.read_text()) == []
 
 
 @each_document

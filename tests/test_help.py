@@ -3,6 +3,7 @@
 import inspect
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,3 +164,18 @@ def test_completion_is_installed_into_a_real_bash(tmp_path: Path):
     assert "--profile" in completed("maskrl", "train", "toy/reach", "--pro")
     assert completed("maskrl", "train", "toy/reach", "--profile", "li") == ["lite"]
     assert completed("maskrl", "evaluate", "run") == []  # bash then completes the names of files
+
+
+@pytest.mark.skipif(not (SCRIPT.exists() and shutil.which("fish")), reason="needs fish, and maskrl beside this Python")
+def test_completion_is_installed_into_a_real_fish(tmp_path: Path):
+    home = {**os.environ, "HOME": str(tmp_path), "PATH": f"{SCRIPT.parent}:{os.defpath}", "XDG_CONFIG_HOME": ""}
+
+    def fish(script: str) -> list[str]:
+        done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, env=home)
+        assert done.returncode == 0, done.stderr
+        return [line.partition("\t")[0] for line in done.stdout.splitlines()]
+
+    assert any("fish completion installed" in line for line in fish("maskrl --install-completion; exit $status"))
+    assert fish("complete -C 'maskrl tra'") == ["train"]
+    assert fish("complete -C 'maskrl train atari/po'") == ["atari/pong"]
+    assert fish("complete -C 'maskrl train toy/reach --profile li'") == ["lite"]

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
 
 
@@ -116,6 +116,18 @@ def test_the_sources_are_written_plainly(package: str):
         f"{path.relative_to(ROOT)}:{number}: {text}\n  instead: {rule.instead}"
         for path in (sorted(home.rglob("*.py")) if home.is_dir() else [home] if home.suffix == ".py" else [])
         for number, text in prose(path)
+        for rule in found(text)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    "script", sorted((*(ROOT / "examples").glob("*.py"), *(ROOT / "tools").glob("*.py"))), ids=lambda path: path.name
+)
+def test_examples_and_tools_are_written_plainly(script: Path):
+    problems = [
+        f"{script.name}:{number}: {text}\n  instead: {rule.instead}"
+        for number, text in prose(script)
         for rule in found(text)
     ]
     assert not problems, "\n".join(problems)

@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to files outside docs/, which are no pages, become the names of the files."""
+    """Replace links to files outside docs/, which have no page, by the names of the files."""
     return turned(markdown)
 
 
@@ -61,7 +61,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    """On one line; a bar within inline code is no border, any other is escaped."""
+    """The value on one line. A bar is escaped, except within inline code."""
     parts = str(value).replace("\n", " ").split("`")
     return "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 

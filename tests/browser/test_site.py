@@ -86,6 +86,13 @@ def test_a_wide_table_scrolls_by_itself_on_a_phone(site: Site):
     assert "gradient" in table.evaluate("one => getComputedStyle(one).backgroundImage")  # the hint that there is more
 
 
+def test_code_in_a_table_is_not_broken_every_few_letters_on_a_phone(site: Site):
+    page = site.open("own-environment.html", width=390)
+    widths = page.locator("article td:nth-child(3):has(code)").evaluate_all("all => all.map(one => one.clientWidth)")
+    assert widths
+    assert min(widths) >= 200
+
+
 def brightness(page: Page, what: str) -> float:
     """0 to 255, of the colour that a property of the body has."""
     colour = page.evaluate(f"getComputedStyle(document.body).{what}")

@@ -42,7 +42,7 @@ VALUES: dict[tuple[Kind, Profile], tuple[str, ...]] = {
     ),
 }
 
-# Defects of the released Atari code (fidelity F8, F9) that its scores were made with. No score of your environment was.
+# Defects of the released Atari code (fidelity F8, F9) that its scores were made with. They do not apply to your environment.
 REPAIRED: dict[str, Any] = {"masked_input_scale": "unit", "count_past_end": False}
 
 
