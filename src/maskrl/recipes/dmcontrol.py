@@ -117,9 +117,10 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.auxiliary.max_grad_norm=none", "objective.weight=1"),
     ),
     "mooss_sac": ("agent.encoder.latent_dim=64",),
-    # SAC+AE's SAC: no augmentation, a tanh after the encoder, and 1000 updates at once after the warm-up.
+    # SAC+AE's SAC: no augmentation, a tanh after the encoder, and 1000 updates at once after the warm-up. One rate for all tasks.
     "sac_pixel": (
         *("env.size=84", "replay.capacity=1000000", "agent.batch_size=128", "agent.burst=1000"),
+        "agent.learning_rate=1e-3",
         *(
             "agent.augment.crop=none",
             "agent.augment.shift=none",
@@ -129,8 +130,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
         "agent.auxiliary.max_grad_norm=none",
     ),
-    # DrQ: two shifted views of every observation.
+    # DrQ: two shifted views of every observation, and one rate for all tasks.
     "drq_sac": (
+        "agent.learning_rate=1e-3",
         *("env.size=84", "agent.views=2", "agent.augment.crop=none", "agent.augment.shift=4"),
         *("agent.encoder.filters=32", "agent.encoder.squash=true", "agent.encoder_momentum=0.99"),
         *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
