@@ -200,6 +200,32 @@ def test_a_recipe_has_its_authors_values(method: str, name: str, expected: dict[
     assert {path: found[path] for path in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "profile", "halves", "start", "stride"),
+    [
+        (CARTPOLE, "paper", {"method": "playvirtual"}, 8000, 8),  # frames
+        (CARTPOLE, "lite", {"method": "playvirtual"}, 500 * 8, 8 * 2),  # at every second update
+        (
+            CARTPOLE,
+            "paper",
+            {"agent": "drqv2", "objective": "playvirtual"},
+            2000 * 2,
+            2 * 2,
+        ),  # half an update a decision
+        (CARTPOLE, "paper", {"objective": "playvirtual+mlr"}, 8000, 8),
+        (PONG, "paper", {"method": "playvirtual"}, 2000, 0.5),  # decisions
+        (PONG, "lite", {"method": "playvirtual"}, 1000, 1),  # Rainbow's updates, whatever its objective's
+        (PONG, "paper", {"agent": "der", "objective": "playvirtual"}, 1600, 1),
+        (PONG, "paper", {"objective": "mlr+playvirtual"}, 2000, 0.5),
+    ],
+)
+def test_the_ramp_of_cycles_goes_by_the_agents_updates(name: str, profile, halves, start: float, stride: float):
+    found = leaves(find(name, profile, **halves))
+    (first,) = (value for path, value in found.items() if path.endswith("ramp_start"))
+    (step,) = (value for path, value in found.items() if path.endswith("ramp_stride"))
+    assert (first, step) == (start, stride)
+
+
 # ── What an objective needs, and what an agent offers ─────────────────────────────────────────────────────────────────
 
 

@@ -19,7 +19,7 @@ from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.mooss import MOOSSConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_known, with_overrides
+from maskrl.recipes.overrides import with_known, with_overrides, with_ramp
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # Paper, Table 12, with its defaults for the rest: an action repeat of 4, cubes 8 steps deep, m = 0.95.
@@ -146,7 +146,7 @@ AGENTS: dict[str, tuple[str, ...]] = {
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, with this task's values."""
     recipe = _with_mlr(task, profile)
-    mlr, repeat = recipe.objective, recipe.env.action_repeat
+    mlr = recipe.objective
     assert isinstance(mlr, MLRConfig)
     patch = (mlr.augment.crop or recipe.env.size) // 12  # MOOSS: 12 × 12 cubes
     return {
@@ -158,8 +158,6 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
             every=mlr.every,
             augment=mlr.augment,
             ramp_length=recipe.frames // 2,  # 50 000 of 100 000 frames
-            ramp_start=recipe.agent.warmup_decisions * repeat,
-            ramp_stride=repeat * mlr.every,
         ),
         "mooss": MOOSSConfig(
             every=mlr.every,
@@ -178,7 +176,8 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
         plain = _with_agent(plain, agent)
     known = {name: suited(known, plain) for name, known in objectives(task, profile).items()}
     chosen = None if objective is None else objective_named(objective, known)
-    return with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
+    full = with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
+    return with_ramp(full, decision=full.env.action_repeat, every=1 if chosen is None else chosen.every)
 
 
 def _with_agent(plain: Recipe, agent: str) -> Recipe:
