@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -139,3 +140,15 @@ def test_a_stale_page_is_found_and_mended(study: Path, tmp_path: Path, capsys: p
 
 def test_the_pages_quote_the_results():
     assert evidence.main(["--check"]) == 0
+
+
+def test_the_table_of_systems_has_the_scores_of_their_gates():
+    page = (evidence.ROOT / "docs" / "systems.md").read_text()
+    for heading, study in (("DMControl", "toy-reach"), ("Atari", "toy-catch")):
+        (start,) = (place.end() for place in re.finditer(rf"^\| {heading}[^|]*\| parameters .*\n", page, re.MULTILINE))
+        rows = [line.strip("| ").split(" | ") for line in page[start:].partition("\n\n")[0].splitlines()[1:]]
+        gates = [
+            line.strip("| ").split(" | ")
+            for line in evidence.gate(evidence.ROOT / "results" / study, 2).splitlines()[2:]
+        ]
+        assert {row[0]: row[-1] for row in rows} == {method: " / ".join(seeds) for method, *seeds in gates}

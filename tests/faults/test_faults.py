@@ -137,6 +137,10 @@ SHORT = (
     *("budget.frames=150", "evaluation.every=50", "evaluation.episodes=2", "checkpoint_every=50"),
     *("agent.warmup_decisions=60", "agent.batch_size=8"),
 )
+OWN = {
+    ("toy/reach", "sac_ae"): ["agent.burst=10"],
+    ("toy/reach", "spr"): ["agent.auxiliary.second_encoder_rate=1e-3"],  # two optimisers to save
+}
 
 
 @pytest.mark.parametrize(
@@ -144,10 +148,14 @@ SHORT = (
     [
         ("toy/reach", {"method": "drqv2"}),
         ("toy/reach", {"method": "sac_ae"}),
+        ("toy/reach", {"method": "drq"}),
+        ("toy/reach", {"method": "curl"}),
+        ("toy/reach", {"method": "spr"}),
         ("toy/reach", {"method": "mooss"}),
         ("toy/reach", {"objective": "mlr+playvirtual"}),
         ("toy/catch", {"method": "playvirtual"}),
         ("toy/catch", {"method": "curl"}),
+        ("toy/catch", {"method": "spr"}),
         ("toy/catch", {"method": "spr_dropout"}),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value.values())),
@@ -155,8 +163,7 @@ SHORT = (
 def test_a_run_of_another_system_that_is_killed_ends_with_the_same_bits(
     tmp_path: Path, name: str, halves: dict[str, str]
 ):
-    own = ["agent.burst=10"] if "sac_ae" in halves.values() else []
-    recipe = recipes.resolve(name, [*SHORT, *own], **halves)
+    recipe = recipes.resolve(name, [*SHORT, *OWN.get((name, halves.get("method")), [])], **halves)
     whole, agent = trained(tmp_path / "whole", recipe)
     for at in (75, 131):
         killed(tmp_path / "killed", recipe, at=at)

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from builders import parameters_of
+from by_hand import check_update
 from maskrl.nn.encoders import ControlEncoder
-from maskrl.objectives.autoencoder import AutoencoderConfig, dequantised
+from maskrl.objectives.autoencoder import Autoencoder, AutoencoderConfig, AutoencoderViews, dequantised
 from maskrl.objectives.base import Host
 from maskrl.testing import tiny_host, tiny_material
 
@@ -35,18 +37,28 @@ def test_any_size_that_the_encoder_takes_comes_back(size: int, strides: tuple[in
     assert built.decoder(torch.randn(2, 50)).shape == (2, 3, size, size)
 
 
-def test_the_loss_is_the_mean_square_and_a_small_penalty():
-    host = tiny_host()
-    built = AutoencoderConfig(latent_penalty=0.1).build(host)
-    views = built.views(tiny_material(built.needs))
-    for row, loss in enumerate(built.loss(views).per_clip.tolist()):
-        state = host.encoder(views.obs.pixels()[row : row + 1])
+def losses_by_hand(built: Autoencoder, views: AutoencoderViews) -> list[Tensor]:
+    losses = []
+    for pixels, target in zip(views.obs.pixels(), views.target, strict=True):
+        state = built.host.encoder(pixels[None])
         drawn = built.decoder(state)[0]
-        error = sum(
-            (a - b) ** 2 for a, b in zip(drawn.flatten().tolist(), views.target[row].flatten().tolist(), strict=True)
-        )
-        penalty = 0.1 * 0.5 * sum(value**2 for value in state[0].tolist())
-        assert loss == pytest.approx(error / drawn.numel() + penalty, rel=1e-9)
+        error = sum(((drawn[c] - target[c]) ** 2).sum() for c in range(len(target))) / target.numel()
+        losses.append(error + built.latent_penalty * 0.5 * sum(value**2 for value in state[0]))
+    return losses
+
+
+def test_the_loss_is_the_mean_square_and_a_small_penalty():
+    built = AutoencoderConfig(latent_penalty=0.1).build(tiny_host())
+    views = built.views(tiny_material(built.needs))
+    expected = torch.stack(losses_by_hand(built, views))
+    torch.testing.assert_close(built.loss(views).per_clip, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_an_update_is_the_released_one_written_out(micro_batch: int | None):
+    """With a decay that shows, which is part of the decoder's gradient before Adam."""
+    built = AutoencoderConfig(latent_penalty=0.1, weight_decay=0.01).build(tiny_host())
+    check_update(built, tiny_material(built.needs), losses_by_hand, micro_batch=micro_batch, max_grad_norm=None)
 
 
 def test_only_the_decoder_has_a_weight_decay():

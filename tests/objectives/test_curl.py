@@ -6,14 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from by_hand import check_gradient, check_update
 from maskrl.agents.base import Spaces
 from maskrl.agents.sac import SAC
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.encoders import ControlEncoder, NatureEncoder
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Material, PolicyBatch
-from maskrl.objectives.curl import CURL, CURLConfig
+from maskrl.objectives.curl import CURL, CURLConfig, CURLViews
 from maskrl.recipes import find
 from maskrl.testing import _random_replay, tiny_host, tiny_material
 
@@ -40,18 +42,31 @@ def test_the_first_loss_of_normalised_latents_is_far_above_the_logarithm_of_the_
     assert mean > 6 * math.log(batch)
 
 
+def losses_by_hand(curl: CURL, views: CURLViews) -> list[Tensor]:
+    """One anchor after the other, each with every positive."""
+    anchors = [curl.host.encoder(pixels[None])[0] for pixels in views.anchor.pixels()]
+    positives = [curl.host.target_encoder(pixels[None])[0].detach() for pixels in views.positive.pixels()]  # type: ignore[misc]
+    losses = []
+    for row, anchor in enumerate(anchors):
+        logits = [anchor @ curl.product @ positive for positive in positives]
+        highest = max(logit.item() for logit in logits)
+        losses.append(highest + sum((logit - highest).exp() for logit in logits).log() - logits[row])  # type: ignore[union-attr]
+    return losses
+
+
 def test_the_loss_is_the_cross_entropy_of_every_anchor_with_its_own_positive():
-    host = tiny_host()
-    curl = TINY.build(host)
-    material = tiny_material(curl.needs)
-    views = curl.views(material)
-    anchors = host.encoder(views.anchor.pixels())
-    positives = host.target_encoder(views.positive.pixels())
-    for row in range(5):
-        logits = [anchors[row] @ curl.product @ positives[column] for column in range(5)]
-        highest = max(logits)
-        loss = highest + sum((logit - highest).exp() for logit in logits).log() - logits[row]
-        assert curl.loss(views).per_clip[row].item() == pytest.approx(loss.item(), rel=1e-12)
+    curl = TINY.build(tiny_host())
+    views = curl.views(tiny_material(curl.needs))
+    expected = torch.stack(losses_by_hand(curl, views))
+    torch.testing.assert_close(curl.loss(views).per_clip, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("second", [None, 2.0**-8])
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_an_update_is_the_released_one_written_out(micro_batch: int | None, second: float | None):
+    curl = TINY.build(tiny_host())
+    settings = {"max_grad_norm": None, "second_encoder_rate": second}
+    check_update(curl, tiny_material(curl.needs), losses_by_hand, micro_batch=micro_batch, **settings)
 
 
 def test_the_anchor_is_the_critics_view_and_the_positive_another_crop_of_what_was_stored():
@@ -141,31 +156,48 @@ ATARI = replace(
 )
 
 
-def test_on_atari_a_head_embeds_both_and_every_transition_has_the_mean_loss():
-    host = tiny_host()
-    curl = ATARI.build(host)
-    for module in (curl.slow_encoder, curl.slow_head):  # slow copies that differ, so that a mix-up would show
-        for parameter in module.parameters():
-            parameter.data.mul_(1.1)
-    views = curl.views(tiny_material(curl.needs))
+def atari_losses_by_hand(curl: CURL, views: CURLViews) -> list[Tensor]:
+    """The mean of all losses, for every transition."""
 
-    def norm(vector):  # type: ignore[no-untyped-def]
+    def norm(vector: Tensor) -> Tensor:
         return (vector - vector.mean()) / (vector.var(unbiased=False) + 1e-5).sqrt()
 
     def embedded(pixels, encoder, head):  # type: ignore[no-untyped-def]
         first, last = head.layers
         return norm(last(torch.relu(norm(first(encoder(pixels[None])[0])))))
 
-    anchors = [embedded(pixels, host.encoder, curl.head) for pixels in views.anchor.pixels()]
-    positives = [embedded(p, curl.slow_encoder.copy, curl.slow_head.copy) for p in views.positive.pixels()]
+    anchors = [embedded(pixels, curl.host.encoder, curl.head) for pixels in views.anchor.pixels()]
+    positives = [embedded(p, curl.slow_encoder.copy, curl.slow_head.copy) for p in views.positive.pixels()]  # type: ignore[union-attr]
     losses = []
     for row, anchor in enumerate(anchors):
-        logits = torch.stack([anchor @ curl.product @ positive for positive in positives])
-        logits = 0.1 * (logits - logits.max())
-        losses.append((logits.exp().sum().log() - logits[row]).item())
+        logits = torch.stack([anchor @ curl.product @ positive.detach() for positive in positives])
+        logits = 0.1 * (logits - logits.max().detach())
+        losses.append(logits.exp().sum().log() - logits[row])
+    return [sum(losses) / len(losses)] * len(losses)  # type: ignore[list-item]
+
+
+def atari_curl() -> CURL:
+    curl = ATARI.build(tiny_host())
+    for module in (curl.slow_encoder, curl.slow_head):  # slow copies that differ, so that a mix-up would show
+        for parameter in module.parameters():  # type: ignore[union-attr]
+            parameter.data.mul_(1.1)
+    return curl
+
+
+def test_on_atari_a_head_embeds_both_and_every_transition_has_the_mean_loss():
+    curl = atari_curl()
+    views = curl.views(tiny_material(curl.needs))
+    expected = torch.stack(atari_losses_by_hand(curl, views))
     loss = curl.loss(views)
-    assert loss.per_clip.tolist() == pytest.approx([sum(losses) / 5] * 5, rel=1e-9)
-    assert loss.priorities.tolist() == pytest.approx([0.5 * sum(losses) / 5] * 5, rel=1e-9)
+    torch.testing.assert_close(loss.per_clip, expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(loss.priorities, 0.5 * expected.detach(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_on_atari_gradient_and_update_are_the_released_ones_written_out(micro_batch: int | None):
+    for check in (check_gradient, check_update):
+        curl = atari_curl()
+        check(curl, tiny_material(curl.needs), atari_losses_by_hand, micro_batch=micro_batch)
 
 
 def test_on_atari_heads_begin_uniform_and_views_are_its_own():

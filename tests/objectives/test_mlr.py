@@ -18,11 +18,12 @@ from builders import (
     tiny_mask,
     tiny_mlr,
 )
+from by_hand import check_gradient, check_update
 from maskrl import AugmentConfig, AuxiliaryStep, Clip, ControlEncoder, Host, MaskConfig, MLRConfig, NatureEncoder
 from maskrl.nn.decoder import LatentDecoder
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Material
-from maskrl.objectives.mlr import CosineDistance, squared_distance
+from maskrl.objectives.mlr import MLR, CosineDistance, MLRViews, squared_distance
 
 
 @pytest.fixture(autouse=True)
@@ -247,20 +248,42 @@ def test_the_raw_scale_of_the_released_atari_code_is_255_times_the_unit_scale():
 # ── The loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def losses_by_hand(mlr: MLR, views: MLRViews) -> list[Tensor]:
+    """One clip after the other, each observation encoded and each state projected by itself."""
+    target, losses = mlr.target, []
+    for b, (masked, original) in enumerate(zip(views.masked.pixels(), views.original.pixels(), strict=True)):
+        states = torch.cat([mlr.host.encoder(pixels[None]) for pixels in masked])
+        decoded, errors = mlr.decoder(states[None], views.actions[b : b + 1], views.valid[b : b + 1])[0], []
+        for k in range(int(views.valid[b].sum())):
+            predicted = target.prediction(target.projection(decoded[k : k + 1]))[0]
+            projected = target.momentum_projection.copy(target.encoder.copy(original[k : k + 1]))[0].detach()
+            p, y = (vector / vector.norm().clamp(min=1e-3) for vector in (predicted, projected))
+            errors.append((p - y).square().sum())
+        losses.append(sum(errors) / len(errors))
+    return losses
+
+
+def cut_short() -> Clip:
+    """The first clip ends after five steps."""
+    clip = tiny_clip()
+    clip.valid[0, 5:] = False
+    return clip
+
+
 def test_the_loss_is_the_papers_equations_written_out():
-    host, clip = tiny_host(), tiny_clip()
-    mlr = tiny_mlr().build(host).double()
-    views = mlr.views(Material(clip))
-    target, decoder = mlr.target, mlr.decoder
-    expected = []
-    for b in range(len(clip)):
-        states = host.encoder(views.masked.pixels()[b])
-        predicted = target.prediction(target.projection(decoder(states[None], clip.actions[b : b + 1])[0]))
-        projected = target.momentum_projection.copy(target.encoder.copy(views.original.pixels()[b]))
-        p = predicted / predicted.norm(dim=1, keepdim=True).clamp(min=1e-3)
-        y = projected / projected.norm(dim=1, keepdim=True).clamp(min=1e-3)
-        expected.append((p - y).square().sum(dim=1).mean())
-    torch.testing.assert_close(mlr.loss(views).per_clip, torch.stack(expected))
+    mlr = tiny_mlr().build(tiny_host()).double()
+    views = mlr.views(Material(cut_short()))
+    expected = torch.stack(losses_by_hand(mlr, views))
+    torch.testing.assert_close(mlr.loss(views).per_clip, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("projection", ["mlp", "q"])
+@pytest.mark.parametrize("micro_batch", [None, 2 * STEPS])
+def test_gradient_and_update_are_the_papers_equations_written_out(micro_batch: int | None, projection: str):
+    for check in (check_gradient, check_update):
+        host = replace(tiny_host(), generator=torch.Generator().manual_seed(1))
+        mlr = tiny_mlr(weight=0.5, projection=projection).build(host).double()
+        check(mlr, Material(cut_short()), losses_by_hand, micro_batch=micro_batch)
 
 
 def test_above_the_floor_the_distance_is_2_minus_2_cos_or_1_minus_cos():

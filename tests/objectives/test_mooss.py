@@ -1,14 +1,19 @@
 """MOOSS: its walk, its contrast and its decoder, as arithmetic."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
+from by_hand import check_update
 from maskrl.nn.augment import AugmentConfig
+from maskrl.nn.clip import Clip
 from maskrl.nn.decoder import CausalDecoder
 from maskrl.nn.masking import MaskConfig, WalkMasker
-from maskrl.objectives.mooss import MOOSSConfig, temporal_contrast
+from maskrl.objectives.base import Material
+from maskrl.objectives.mooss import MOOSS, MOOSSConfig, MOOSSViews, temporal_contrast
 from maskrl.testing import tiny_host, tiny_material
 
 TINY = MOOSSConfig(
@@ -95,6 +100,76 @@ def test_the_decoder_does_not_see_the_future():
     assert not torch.allclose(after[:, 3:], before[:, 3:])
     actions[:, 2] += 1  # an action is seen by what follows it, not by the state that it was taken at
     torch.testing.assert_close(decoder(states, actions)[:, :3], before[:, :3], rtol=0, atol=1e-12)
+
+
+def decoded_by_hand(decoder: CausalDecoder, states: Tensor, actions: Tensor) -> Tensor:
+    """One clip, (K, d), (K, A) → (K, d): every token and every head by itself."""
+    steps, width = states.shape
+    tokens = []
+    for time in range(steps):
+        place = torch.zeros(width, dtype=torch.float64)
+        for j in range(width // 2):
+            angle = time / 10_000 ** (2 * j / width)
+            place[2 * j], place[2 * j + 1] = math.sin(angle), math.cos(angle)
+        tokens += [states[time] + place, decoder.embed_action(actions[time]) + place]
+    for block in decoder.blocks:
+        heads = block.self_attn.num_heads  # type: ignore[union-attr]
+        asked, offered, values = zip(
+            *(block.self_attn.in_proj_weight.matmul(block.norm1(token)).add(block.self_attn.in_proj_bias).chunk(3)  # type: ignore[union-attr, operator, arg-type]
+              for token in tokens), strict=True
+        )  # fmt: skip
+        attended = []
+        for at in range(len(tokens)):
+            parts = []
+            for head in range(heads):
+                own = slice(head * width // heads, (head + 1) * width // heads)
+                scores = torch.stack([asked[at][own] @ offered[to][own] for to in range(at + 1)])  # nothing later
+                shares = (scores / math.sqrt(width // heads)).softmax(dim=0)
+                parts.append(sum(share * values[to][own] for to, share in enumerate(shares)))
+            attended.append(tokens[at] + block.self_attn.out_proj(torch.cat(parts)))  # type: ignore[union-attr, operator, arg-type]
+        tokens = [
+            token + block.linear2(torch.nn.functional.gelu(block.linear1(block.norm2(token))))  # type: ignore[operator]
+            for token in attended
+        ]
+    return torch.stack([decoder.norm(token) for token in tokens[::2]])
+
+
+def losses_by_hand(mooss: MOOSS, views: MOOSSViews) -> list[Tensor]:
+    """Every state with every other one."""
+    asked, answers = [], []
+    for clip, pixels in enumerate(views.masked.pixels()):
+        states = torch.cat([mooss.host.encoder(each[None]) for each in pixels])
+        predicted = [mooss.prediction(each) for each in decoded_by_hand(mooss.decoder, states, views.actions[clip])]
+        original = [mooss.encoder.copy(each[None])[0].detach() for each in views.original.pixels()[clip]]
+        asked.append([each / each.norm() for each in predicted])
+        answers.append([each / each.norm() for each in original])
+    losses, steps = [], views.valid.shape[1]
+    for clip, valid in enumerate(views.valid.tolist()):
+        per_step = []
+        for time in range(sum(valid)):
+            levels = []
+            for level, temperature in enumerate(mooss.temperatures):
+                positives, candidates = [], []
+                for other, states in enumerate(answers):
+                    for then in (t for t in range(steps) if views.valid[other, t]):
+                        score = (asked[clip][time] @ mooss.product @ states[then] / temperature).exp()
+                        positives += [score] if other == clip and abs(then - time) == level else []
+                        candidates += [score] if other != clip or abs(then - time) >= level else []
+                if positives:
+                    levels.append((sum(candidates) / sum(positives)).log())  # type: ignore[union-attr]
+            per_step.append(sum(levels) / len(levels))
+        losses.append(sum(per_step) / len(per_step))
+    return losses  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_an_update_is_the_released_one_written_out(micro_batch: int | None):
+    config = replace(TINY, clip_length=4, mask=MaskConfig(strategy="walk", cube=(2, 4, 4)), levels=3)
+    mooss = config.build(tiny_host())
+    material = tiny_material(mooss.needs)
+    clip = Clip(material.clip.obs[:3], material.clip.actions[:3], material.clip.valid[:3])
+    clip.valid[0, 2:] = False
+    check_update(mooss, Material(clip), losses_by_hand, micro_batch=micro_batch, max_grad_norm=0.1)
 
 
 def test_heads_must_divide_the_latent_state():

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from builders import parameters_of
+from by_hand import check_gradient, check_update
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.encoders import NatureEncoder
 from maskrl.nn.transition import MapTransition, VectorTransition, rollout
-from maskrl.objectives.base import Host
-from maskrl.objectives.playvirtual import PlayVirtualConfig, Ramp
-from maskrl.objectives.spr import SPR, SPRConfig
+from maskrl.objectives.base import Host, Material
+from maskrl.objectives.playvirtual import PlayVirtual, PlayVirtualConfig, PlayVirtualViews, Ramp
+from maskrl.objectives.spr import SPR, SPRConfig, SPRViews
 from maskrl.testing import tiny_host, tiny_material
 
 CROPPED = AugmentConfig(crop=24)
@@ -34,6 +35,32 @@ def test_a_transition_of_maps_is_as_large_as_the_released_one(actions: int, para
     assert parameters_of(MapTransition((64, 7, 7), actions)) == parameters
 
 
+def advance(transition: VectorTransition | MapTransition, states: Tensor, actions: Tensor) -> Tensor:
+    """The next latent states of a batch, layer by layer."""
+    if isinstance(transition, VectorTransition):
+        first, norm, _, last = transition.layers
+        hidden = first(torch.cat([states, actions], dim=1))
+        centred = hidden - hidden.mean(dim=1, keepdim=True)
+        scaled = centred / (hidden.var(dim=1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        out: Tensor = last(torch.relu(scaled * norm.weight + norm.bias))  # type: ignore[operator]
+        return out
+    # Channels last in the latent state, a constant plane for every action beside them, zeros around.
+    channels, height, width = transition.channels, transition.height, transition.width
+    maps = states.view(-1, height, width, channels).permute(0, 3, 1, 2)
+    planes = torch.stack(
+        [torch.stack([torch.full_like(maps[0, 0], value) for value in row]) for row in actions.tolist()]
+    )
+    mix, norm, refine = transition.mix, transition.norm, transition.refine
+    mixed = torch.relu(torch.conv2d(torch.cat([maps, planes], 1), mix.weight, mix.bias, padding=1))
+    centred = mixed - mixed.mean(dim=(0, 2, 3), keepdim=True)
+    scaled = centred / (mixed.var(dim=(0, 2, 3), unbiased=False, keepdim=True) + 1e-5).sqrt()
+    normed = scaled * norm.weight[:, None, None] + norm.bias[:, None, None]
+    out = torch.relu(torch.conv2d(normed, refine.weight, refine.bias, padding=1))
+    units = out.permute(0, 2, 3, 1).reshape(len(states), -1)
+    low, high = units.min(dim=1, keepdim=True).values, units.max(dim=1, keepdim=True).values
+    return (units - low) / (high - low + 1e-5)
+
+
 def test_a_map_transition_sees_the_actions_everywhere_and_rescales_its_map():
     transition = MapTransition((4, 3, 3), 2).double()
     states, actions = torch.rand(6, 36, dtype=torch.float64), torch.eye(2, dtype=torch.float64).repeat(3, 1)
@@ -41,20 +68,7 @@ def test_a_map_transition_sees_the_actions_everywhere_and_rescales_its_map():
     assert following.shape == states.shape
     assert following.amin(dim=1).tolist() == [0] * 6
     assert following.amax(dim=1).tolist() == pytest.approx([1] * 6, abs=1e-3)
-    # By hand: channels last in the latent state, a constant plane for every action beside them, zeros around.
-    maps = states.view(6, 3, 3, 4).permute(0, 3, 1, 2)
-    planes = (
-        torch.stack([torch.full((3, 3), float(value)) for row in actions for value in row]).view(6, 2, 3, 3).double()
-    )
-    mixed = torch.relu(
-        torch.conv2d(torch.cat([maps, planes], 1), transition.mix.weight, transition.mix.bias, padding=1)
-    )
-    centred = mixed - mixed.mean(dim=(0, 2, 3), keepdim=True)
-    normed = centred / (mixed.var(dim=(0, 2, 3), unbiased=False, keepdim=True) + 1e-5).sqrt()
-    out = torch.relu(torch.conv2d(normed, transition.refine.weight, transition.refine.bias, padding=1))
-    units = out.permute(0, 2, 3, 1).reshape(6, 36)
-    low, high = units.min(dim=1, keepdim=True).values, units.max(dim=1, keepdim=True).values
-    torch.testing.assert_close(following, (units - low) / (high - low + 1e-5), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(following, advance(transition, states, actions), rtol=1e-9, atol=1e-9)
 
 
 def test_batch_norm_keeps_no_statistics_so_a_checkpoint_cannot_lack_them():
@@ -73,34 +87,46 @@ def test_batch_norm_keeps_no_statistics_so_a_checkpoint_cannot_lack_them():
 
 
 def unit(vector: Tensor) -> Tensor:
-    return vector / max(vector.norm().item(), 1e-3)
+    return vector / vector.norm().clamp(min=1e-3)
 
 
-def prediction_by_hand(spr: SPR, views) -> list[list[float]]:  # type: ignore[no-untyped-def, type-arg]
+def errors_by_hand(spr: SPR, views: SPRViews) -> list[list[Tensor]]:  # type: ignore[type-arg]
     """The squared distance of every clip and step, one observation after the other."""
-    match, out = spr.match, []
-    for row in range(len(views.actions)):
-        state, errors = spr.host.encoder(views.first.pixels()[row : row + 1]), []
-        for step in range(spr.steps):
-            state = spr.transition(state, views.actions[row : row + 1, step])
-            predicted = match.prediction(match.projection(state))[0]
-            slow = match.encoder.copy(views.following.pixels()[row, step][None])
-            target = match.momentum_projection.copy(slow)[0]
-            errors.append((unit(predicted) - unit(target)).square().sum().item() * views.valid[row, step].item())
-        out.append(errors)
-    return out
+    match, errors = spr.match, [[] for _ in views.actions]  # type: ignore[var-annotated]
+    states = torch.cat([spr.host.encoder(pixels[None]) for pixels in views.first.pixels()])
+    for step in range(spr.steps):
+        states = advance(spr.transition, states, views.actions[:, step])  # a batch norm sees all clips
+        for row, state in enumerate(states):
+            target = match.momentum_projection.copy(match.encoder.copy(views.following.pixels()[row, step][None]))[0]
+            predicted = match.prediction(match.projection(state[None]))[0]
+            errors[row].append((unit(predicted) - unit(target.detach())).square().sum() * views.valid[row, step])
+    return errors
+
+
+def losses_by_hand(spr: SPR, views: SPRViews) -> list[Tensor]:  # type: ignore[type-arg]
+    return [sum(row) / spr.steps for row in errors_by_hand(spr, views)]  # type: ignore[misc]
+
+
+def cut_short(material: Material, **changes: object) -> Material:
+    """The first clip ends after two steps."""
+    assert material.clip is not None
+    material.clip.valid[0, 2:] = False
+    return replace(material, **changes)  # type: ignore[arg-type]
 
 
 def test_the_loss_is_a_rollout_matched_step_by_step():
-    host = tiny_host()
-    spr = SPR_TINY.build(host)
-    material = tiny_material(spr.needs)
-    material.clip.valid[0, 2:] = False
-    views = spr.views(material)
-    errors = prediction_by_hand(spr, views)
-    expected = [sum(row) / 3 for row in errors]
-    assert errors[0][1:] == [0.0, 0.0]
-    assert spr.loss(views).per_clip.tolist() == pytest.approx(expected, rel=1e-9)
+    spr = SPR_TINY.build(tiny_host())
+    views = spr.views(cut_short(tiny_material(spr.needs)))
+    assert [error.item() for error in errors_by_hand(spr, views)[0]][1:] == [0.0, 0.0]
+    expected = torch.stack(losses_by_hand(spr, views))
+    torch.testing.assert_close(spr.loss(views).per_clip, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("settings", [{"max_grad_norm": 0.1, "second_encoder_rate": 2.0**-8}, {"max_grad_norm": None}])
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_an_update_is_the_released_one_written_out(micro_batch: int | None, settings: dict[str, float]):
+    spr = SPR_TINY.build(tiny_host())
+    check_update(spr, cut_short(tiny_material(spr.needs)), losses_by_hand, micro_batch=micro_batch, **settings)
 
 
 def test_the_last_step_of_an_episode_can_be_left_out_as_in_the_released_atari_code():
@@ -112,8 +138,8 @@ def test_the_last_step_of_an_episode_can_be_left_out_as_in_the_released_atari_co
     views = spr.views(material)
     assert views.valid[0].tolist() == [True, False, False]
     assert views.valid[1:].all()
-    expected = [sum(row) / 3 for row in prediction_by_hand(spr, views)]
-    assert spr.loss(views).per_clip.tolist() == pytest.approx(expected, rel=1e-9)
+    expected = torch.stack(losses_by_hand(spr, views))
+    torch.testing.assert_close(spr.loss(views).per_clip, expected, rtol=1e-9, atol=0)
 
 
 def test_cycles_from_the_last_step_of_an_episode_are_left_out_with_it():
@@ -163,15 +189,33 @@ def test_on_dmcontrol_the_target_head_is_drawn_anew_and_the_encoder_is_copied():
     )
 
 
+SHIFTED = AugmentConfig(crop=None, shift=2)
+ON_MAPS = {
+    "transition": "map", "projection": "q", "prediction": "linear", "momentum": 0.0, "momentum_init": "copy",
+    "shares_view": True, "augment": SHIFTED,
+}  # fmt: skip
+
+
 def atari_host() -> Host:
-    encoder = NatureEncoder((4, 36, 36), filters=(4, 4, 4))
-    return Host(encoder, encoder.latent_dim, 3, q_projection=torch.nn.Linear(encoder.latent_dim, 8), discrete=True)
+    encoder = NatureEncoder((3, 36, 36), filters=(4, 4, 4)).double()
+    projection = torch.nn.Linear(encoder.latent_dim, 8).double()
+    stream = torch.Generator().manual_seed(1)
+    return Host(encoder, encoder.latent_dim, 3, q_projection=projection, discrete=True, generator=stream)
+
+
+def atari_material(spr: SPR) -> Material:  # type: ignore[type-arg]
+    return cut_short(tiny_material(spr.needs, frame=36, size=36, action_dim=3), updates=20_000)
+
+
+def test_on_atari_gradient_and_update_are_the_released_ones_written_out():
+    for check in (check_gradient, check_update):
+        torch.manual_seed(2)
+        spr = replace(SPR_TINY, **ON_MAPS).build(atari_host())
+        check(spr, atari_material(spr), losses_by_hand, micro_batch=8)  # which a batch norm does not heed
 
 
 def test_batch_norm_is_never_split():
-    spr = replace(SPR_TINY, transition="map", projection="q", prediction="linear", momentum_init="copy").build(
-        atari_host()
-    )
+    spr = replace(SPR_TINY, **ON_MAPS).build(atari_host())
     assert not spr.separable
     assert not spr.splits
     assert SPR_TINY.build(tiny_host()).splits
@@ -200,24 +244,48 @@ def test_the_ramp_is_the_released_one():
     assert Ramp(50_000, start=2000, stride=0.5)(0) == pytest.approx(0.010, abs=5e-4)  # Atari, two updates a decision
 
 
+def virtual_losses_by_hand(virtual: PlayVirtual, views: PlayVirtualViews) -> list[Tensor]:
+    match, count = virtual.match, virtual.cycles
+    every = [(row, cycle) for row in range(len(views.actions)) for cycle in range(count)]
+    states = torch.cat([virtual.host.encoder(views.first.pixels()[row][None]) for row, _ in every])
+    sequences = torch.stack([views.virtual_actions[row, cycle] for row, cycle in every])
+    for step in range(virtual.cycle_steps):
+        states = advance(virtual.transition, states, sequences[:, step])
+    for step in reversed(range(virtual.cycle_steps)):
+        states = advance(virtual.backward_transition, states, sequences[:, step])
+    cycles = [torch.zeros((), dtype=torch.float64) for _ in views.actions]
+    for (row, cycle), state in zip(every, states, strict=True):
+        target = match.momentum_projection.copy(match.encoder.copy(views.origins.pixels()[row, cycle][None]))[0]
+        distance = (unit(match.prediction(match.projection(state[None]))[0]) - unit(target.detach())).square().sum()
+        cycles[row] = cycles[row] + distance / count * views.begins[row]
+    predicted = losses_by_hand(virtual, views)  # type: ignore[arg-type]
+    return [one + views.ramp.item() * cycle / virtual.weight for one, cycle in zip(predicted, cycles, strict=True)]
+
+
 def test_a_cycle_goes_forward_and_back_with_the_same_actions():
     virtual = VIRTUAL_TINY.build(tiny_host())
-    views = virtual.views(replace(tiny_material(virtual.needs), updates=20_000))
-    match, weight = virtual.match, virtual.weight
-    predicted = prediction_by_hand(virtual, views)
-    for row in range(len(views.actions)):
-        distances = []
-        for cycle in range(4):
-            state = virtual.host.encoder(views.first.pixels()[row : row + 1])
-            actions = views.virtual_actions[row, cycle]
-            for action in actions:
-                state = virtual.transition(state, action[None])
-            for action in reversed(actions):
-                state = virtual.backward_transition(state, action[None])
-            target = match.momentum_projection.copy(match.encoder.copy(views.origins.pixels()[row, cycle][None]))[0]
-            distances.append((unit(match.prediction(match.projection(state))[0]) - unit(target)).square().sum().item())
-        expected = weight * sum(predicted[row]) / 3 + views.ramp.item() * sum(distances) / 4
-        assert (weight * virtual.loss(views).per_clip[row]).item() == pytest.approx(expected, rel=1e-9)
+    views = virtual.views(cut_short(tiny_material(virtual.needs), updates=20_000))
+    assert 0 < views.ramp.item() < 1
+    expected = torch.stack(virtual_losses_by_hand(virtual, views))
+    torch.testing.assert_close(virtual.loss(views).per_clip, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_an_update_with_cycles_is_the_released_one_written_out(micro_batch: int | None):
+    """With a ramp that rises from update to update."""
+    virtual = replace(VIRTUAL_TINY, ramp_length=5, ramp_start=1).build(tiny_host())
+    settings = {"max_grad_norm": 0.1, "second_encoder_rate": 2.0**-8}
+    material = cut_short(tiny_material(virtual.needs))
+    check_update(virtual, material, virtual_losses_by_hand, micro_batch=micro_batch, **settings)
+
+
+def test_on_atari_cycles_have_gradient_and_update_of_the_released_ones_written_out():
+    """The batch norm of the forward model sees the true batch, and then the virtual one."""
+    for check in (check_gradient, check_update):
+        torch.manual_seed(2)
+        config = replace(VIRTUAL_TINY, cycles=1, ramp_length=5, ramp_start=1, last_step=False, **ON_MAPS)
+        virtual = config.build(atari_host())
+        check(virtual, atari_material(virtual), virtual_losses_by_hand, micro_batch=8)
 
 
 def test_the_backward_model_learns_from_cycles_alone():

@@ -7,7 +7,7 @@ import pytest
 from maskrl.recipes import METHODS, find, names, pair_on, resolve
 from maskrl.recipes.atari import AGENTS
 from maskrl.recipes.dmcontrol import AGENTS as CONTROL
-from maskrl.recipes.schema import with_objective
+from maskrl.recipes.schema import leaves, with_objective
 
 WALKER, PONG = "dmcontrol/walker-walk", "atari/pong"
 
@@ -132,6 +132,98 @@ def test_a_method_and_a_half_of_one_are_refused_together(halves: dict[str, str])
 def test_the_name_of_the_agents_values_is_chosen_and_not_overridden():
     with pytest.raises(ValueError, match=r"^preset=der: .*--agent"):
         resolve(PONG, ["preset=der"], profile="lite")
+
+
+# ── The authors' values ───────────────────────────────────────────────────────────────────────────────────────────────
+
+# Method, task: paths and values of the fact sheets. Tasks are chosen for values that MLR's recipe has by task.
+CHEETAH, CARTPOLE = "dmcontrol/cheetah-run", "dmcontrol/cartpole-swingup"
+PLAYVIRTUAL = {
+    "agent.encoder.filters": 64, "agent.encoder.linear_init": "orthogonal", "agent.auxiliary.clips": 128,
+    "agent.auxiliary.schedule": "constant", "objective.steps": 6, "objective.hidden": 512, "objective.head_width": 100,
+    "objective.momentum": 0.95, "objective.momentum_init": "independent",
+}  # fmt: skip
+AUTOENCODER = {
+    "env.size": 84, "replay.capacity": 1_000_000, "agent.learning_rate": 1e-3, "agent.batch_size": 128,
+    "agent.burst": 1000, "agent.warmup_decisions": 1000, "agent.augment.crop": None, "agent.augment.shift": None,
+    "agent.encoder.filters": 32, "agent.encoder.squash": True, "agent.encoder_momentum": 0.95,
+    "agent.temperature_learning_rate": 1e-4, "agent.temperature_beta": 0.5,
+}  # fmt: skip
+AUTHORS: list[tuple[str, str, dict[str, object]]] = [
+    ("sac_pixel", CHEETAH, AUTOENCODER),
+    ("sac_ae", CHEETAH, AUTOENCODER | {
+        "agent.auxiliary.learning_rate": 1e-3, "agent.auxiliary.schedule": "constant",
+        "agent.auxiliary.max_grad_norm": None, "objective.latent_penalty": 1e-6, "objective.weight_decay": 1e-7,
+    }),
+    ("drq", CHEETAH, {
+        "env.size": 84, "agent.learning_rate": 1e-3, "agent.batch_size": 512, "agent.views": 2,
+        "agent.warmup_decisions": 1000, "agent.augment.crop": None, "agent.augment.shift": 4,
+        "agent.encoder.filters": 32, "agent.encoder.squash": True, "agent.encoder_momentum": 0.99,
+        "agent.temperature_learning_rate": 1e-3, "agent.temperature_beta": 0.9,
+    }),
+    ("spr", WALKER, PLAYVIRTUAL | {
+        "objective.weight": 6, "agent.auxiliary.learning_rate": 5e-4, "agent.auxiliary.max_grad_norm": 10,
+    }),
+    ("spr_mean", WALKER, PLAYVIRTUAL | {
+        "objective.weight": 1, "agent.auxiliary.learning_rate": 1e-3, "agent.auxiliary.max_grad_norm": None,
+    }),
+    ("playvirtual", WALKER, PLAYVIRTUAL | {
+        "objective.weight": 6, "objective.cycle_steps": 6, "objective.cycles": 10, "objective.ramp_length": 50_000,
+        "objective.ramp_start": 2000, "objective.ramp_stride": 2, "agent.auxiliary.max_grad_norm": 10,
+    }),
+    ("mooss", WALKER, {"objective.momentum": 0.9, "objective.mask.cube": (8, 7, 7), "objective.weight": 0.1}),
+    ("mooss", CARTPOLE, {
+        "agent.encoder.latent_dim": 64, "agent.encoder.filters": 64, "objective.mask.cube": (4, 7, 7),
+        "objective.momentum": 0.95, "objective.heads": 4, "objective.decoder_depth": 2, "objective.head_width": 100,
+        "objective.levels": 6, "objective.temperature": 0.07, "objective.temperature_step": 0.075,
+        "agent.auxiliary.schedule": "unit_peak", "agent.auxiliary.max_grad_norm": 10,
+    }),
+    ("spr", PONG, {
+        "agent.noisy_std": 0.5, "objective.steps": 5, "objective.weight": 5, "objective.transition": "map",
+        "objective.projection": "q", "objective.prediction": "linear", "objective.momentum": 0,
+    }),
+    ("spr_dropout", PONG, {
+        "agent.encoder.dropout": 0.5, "agent.augment.shift": None, "agent.augment.intensity": 0,
+        "objective.momentum": 0.99, "objective.augment.shift": None, "objective.augment.intensity": 0,
+    }),
+    ("playvirtual", PONG, {
+        "agent.noisy_std": 0.1, "objective.steps": 9, "objective.weight": 9, "objective.cycle_steps": 9,
+        "objective.cycles": 2, "objective.ramp_length": 50_000, "objective.ramp_start": 2000,
+        "objective.ramp_stride": 0.5,
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "name", "expected"), AUTHORS, ids=[f"{m} {n}" for m, n, _ in AUTHORS])
+def test_a_recipe_has_its_authors_values(method: str, name: str, expected: dict[str, object]):
+    found = leaves(find(name, "paper", method))
+    assert {path: found[path] for path in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "halves", "start", "stride"),
+    [
+        (CARTPOLE, "paper", {"method": "playvirtual"}, 8000, 8),  # frames
+        (CARTPOLE, "lite", {"method": "playvirtual"}, 500 * 8, 8 * 2),  # at every second update
+        (
+            CARTPOLE,
+            "paper",
+            {"agent": "drqv2", "objective": "playvirtual"},
+            2000 * 2,
+            2 * 2,
+        ),  # half an update a decision
+        (CARTPOLE, "paper", {"objective": "playvirtual+mlr"}, 8000, 8),
+        (PONG, "paper", {"method": "playvirtual"}, 2000, 0.5),  # decisions
+        (PONG, "lite", {"method": "playvirtual"}, 1000, 1),  # Rainbow's updates, whatever its objective's
+        (PONG, "paper", {"agent": "der", "objective": "playvirtual"}, 1600, 1),
+        (PONG, "paper", {"objective": "mlr+playvirtual"}, 2000, 0.5),
+    ],
+)
+def test_the_ramp_of_cycles_goes_by_the_agents_updates(name: str, profile, halves, start: float, stride: float):
+    found = leaves(find(name, profile, **halves))
+    (first,) = (value for path, value in found.items() if path.endswith("ramp_start"))
+    (step,) = (value for path, value in found.items() if path.endswith("ramp_stride"))
+    assert (first, step) == (start, stride)
 
 
 # ── What an objective needs, and what an agent offers ─────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 An actor explores with Gaussian noise that falls with the decisions made. A critic of two Q functions learns from returns of three
 steps and trains the convolutions. Only the critic has a slow copy: next observations are encoded by the trained convolutions.
 
-Departures from the released code (reasons in docs/fidelity.md):
+Departures from the released code (reasons in docs/fidelity-systems.md):
 
 - Transitions are drawn uniformly, including those of the running episode. The released code draws a finished episode, then a step.
 - True terminations end a return. The released environment turns a discount of 0 into 1.

@@ -4,7 +4,7 @@ A decoder, the encoder's layers in reverse, reconstructs the observations of the
 of 8, plus noise as large as the bits that were cut off. Small penalties on the latent state and on the decoder's weights (weight
 decay) make it a regularised autoencoder (Ghosh et al., 2020).
 
-Departures from the released code (reasons in docs/fidelity.md): none in the loss. The burst of 1000 updates after
+Departures from the released code (reasons in docs/fidelity-systems.md): none in the loss. The burst of 1000 updates after
 the warm-up and the tanh after the encoder are settings of the agent.
 """
 

@@ -7,7 +7,7 @@ compares every anchor with every positive of the batch, and cross-entropy takes 
 On Atari, with Rainbow, the critic's view is not augmented, so the anchor is a separate crop. A head of two layers embeds both, and
 slow copies of encoder and head embed the positive. The mean loss is part of the loss and of the priority of every transition.
 
-Departures from the released code (reasons in docs/fidelity.md):
+Departures from the released code (reasons in docs/fidelity-systems.md):
 
 - One Adam steps the encoder and W. The released DMControl code steps the encoder twice with the same gradient, by two optimisers
   (`agent.auxiliary.second_encoder_rate`).

@@ -4,7 +4,7 @@ Hide the cubes that a random walk through the clip visits, encode the masked obs
 tokens predict every latent state. A prediction must be closer to the true states of its own clip than to those of other clips, and
 within its clip closer to those closer in time. There is one contrast per distance in time, with a temperature that grows.
 
-Departures from the released code (reasons in docs/fidelity.md):
+Departures from the released code (reasons in docs/fidelity-systems.md):
 
 - Pixels are in [0, 1]. The released code leaves them in 0..255.
 - Random crops cover the whole frame.

@@ -5,9 +5,12 @@ actions forward, then back with the same actions in reverse order; the result mu
 rewards and no true next states, so they cost no data. Their weight rises over the first 50 000 frames (Atari: decisions), while the
 models are still too inaccurate to close a cycle.
 
-Departures from the released code (reasons in docs/fidelity.md): those of SPR. All cycles count; the released Atari code leaves out
-those that begin at the last step of an episode (`last_step=False`). The ramp counts updates, because an objective does not see the
-environment's steps. The recipe gives the step of the first update and the number of steps between two updates.
+Departures from the released code (reasons in docs/fidelity-systems.md):
+
+- Those of SPR.
+- All cycles count; the released Atari code leaves out those that begin at the last step of an episode (`last_step=False`).
+- The ramp counts updates, because an objective does not see the environment's steps. The recipe gives the step of the first update
+  and the number of steps between two updates.
 """
 
 import math

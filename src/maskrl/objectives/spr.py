@@ -6,7 +6,7 @@ match each with the momentum projection of the true observation, by cosine. Grad
 There is no official SPR on DMControl. PlayVirtual's repository has two, which differ in `weight`: 6 times the mean over steps
 (its `cycdm_sac`, mode fp; here `spr`), or the mean (its `spr_sac`; here `spr_mean`).
 
-Departures from the released code (reasons in docs/fidelity.md):
+Departures from the released code (reasons in docs/fidelity-systems.md):
 
 - The last step of an episode counts. The released Atari code drops it, although its observation is valid (`last_step=False`).
 - On DMControl one Adam steps the encoder. PlayVirtual's repository steps it twice with the same gradient, by two optimisers.

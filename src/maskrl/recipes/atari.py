@@ -16,7 +16,7 @@ from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_known, with_overrides
+from maskrl.recipes.overrides import with_known, with_overrides, with_ramp
 from maskrl.recipes.published import published_scores
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
@@ -116,7 +116,7 @@ AGENTS["drq_eps"] = (*AGENTS["drq"], "agent.epsilon=0.01", "evaluation.epsilon=0
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, with this game's values."""
     recipe = _with_mlr(normalise(task), profile)
-    mlr, agent = recipe.objective, recipe.agent
+    mlr = recipe.objective
     assert isinstance(mlr, MLRConfig)
     spr = SPRConfig(
         weight=5.0,
@@ -131,11 +131,7 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
         shares_view=True,
     )
     virtual = vars(spr) | {"kind": "playvirtual", "weight": 9.0, "steps": 9, "cycle_steps": 9, "cycles": 2}
-    ramp = {
-        "ramp_length": recipe.frames // recipe.env.action_repeat // 2,  # 50 000 of 100 000 decisions
-        "ramp_start": agent.warmup_decisions,
-        "ramp_stride": 1 / agent.updates_per_decision,
-    }
+    ramp = {"ramp_length": recipe.frames // recipe.env.action_repeat // 2}  # 50 000 of 100 000 decisions
     curl = CURLConfig(
         weight=0.01 if normalise(task) in LITTLE_CURL else 1.0,
         every=mlr.every,
@@ -156,9 +152,9 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
     chosen = None if objective is None else objective_named(objective, objectives(task, profile))
     plain = with_objective(_with_mlr(normalise(task), profile), chosen)
     if agent in (None, "rainbow"):
-        return plain
+        return with_ramp(plain, decision=1)
     preset = [*AGENTS[agent], *(_in_a_tenth(AGENTS[agent]) if profile == "lite" else [])]
-    return with_overrides(with_known(plain, preset), [f"preset={agent}"])
+    return with_ramp(with_overrides(with_known(plain, preset), [f"preset={agent}"]), decision=1)
 
 
 @cache

@@ -19,7 +19,7 @@ from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.mooss import MOOSSConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_known, with_overrides
+from maskrl.recipes.overrides import with_known, with_overrides, with_ramp
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # Paper, Table 12, with its defaults for the rest: an action repeat of 4, cubes 8 steps deep, m = 0.95.
@@ -117,9 +117,10 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.auxiliary.max_grad_norm=none", "objective.weight=1"),
     ),
     "mooss_sac": ("agent.encoder.latent_dim=64",),
-    # SAC+AE's SAC: no augmentation, a tanh after the encoder, and 1000 updates at once after the warm-up.
+    # SAC+AE's SAC: no augmentation, a tanh after the encoder, and 1000 updates at once after the warm-up. One rate for all tasks.
     "sac_pixel": (
         *("env.size=84", "replay.capacity=1000000", "agent.batch_size=128", "agent.burst=1000"),
+        "agent.learning_rate=1e-3",
         *(
             "agent.augment.crop=none",
             "agent.augment.shift=none",
@@ -129,8 +130,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
         *("agent.auxiliary.learning_rate=1e-3", "agent.auxiliary.schedule=constant"),
         "agent.auxiliary.max_grad_norm=none",
     ),
-    # DrQ: two shifted views of every observation.
+    # DrQ: two shifted views of every observation, and one rate for all tasks.
     "drq_sac": (
+        "agent.learning_rate=1e-3",
         *("env.size=84", "agent.views=2", "agent.augment.crop=none", "agent.augment.shift=4"),
         *("agent.encoder.filters=32", "agent.encoder.squash=true", "agent.encoder_momentum=0.99"),
         *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
@@ -144,7 +146,7 @@ AGENTS: dict[str, tuple[str, ...]] = {
 def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
     """The objectives by name, with this task's values."""
     recipe = _with_mlr(task, profile)
-    mlr, repeat = recipe.objective, recipe.env.action_repeat
+    mlr = recipe.objective
     assert isinstance(mlr, MLRConfig)
     patch = (mlr.augment.crop or recipe.env.size) // 12  # MOOSS: 12 × 12 cubes
     return {
@@ -156,8 +158,6 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
             every=mlr.every,
             augment=mlr.augment,
             ramp_length=recipe.frames // 2,  # 50 000 of 100 000 frames
-            ramp_start=recipe.agent.warmup_decisions * repeat,
-            ramp_stride=repeat * mlr.every,
         ),
         "mooss": MOOSSConfig(
             every=mlr.every,
@@ -176,7 +176,8 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
         plain = _with_agent(plain, agent)
     known = {name: suited(known, plain) for name, known in objectives(task, profile).items()}
     chosen = None if objective is None else objective_named(objective, known)
-    return with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
+    full = with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
+    return with_ramp(full, decision=full.env.action_repeat, every=1 if chosen is None else chosen.every)
 
 
 def _with_agent(plain: Recipe, agent: str) -> Recipe:
