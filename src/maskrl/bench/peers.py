@@ -133,13 +133,13 @@ def _theirs(recipe: Recipe, peer: Peer, decisions: int) -> Timed:
 
 def flop_per_decision(model: Any, callback: Any) -> float:
     """The mean over decisions after which the agent and the objective, which may skip updates, have all had their turn."""
-    turn = model.train_freq.frequency * (1 if callback is None else callback.objective.every)
+    turn: int = model.train_freq.frequency * (1 if callback is None else callback.objective.every)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the switch warns about Intel's GPUs
         # Without mkldnn our encoders run layer by layer: the counter does not support fused layers.
         with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
             model.learn(turn, callback=callback, reset_num_timesteps=False)
-    return counter.get_total_flops() / turn
+    return float(counter.get_total_flops()) / turn
 
 
 def build_peer(recipe: Recipe, env: gym.Env[Any, Any], peer: Peer, *, capacity: int, **options: Any) -> tuple[Any, Any]:
