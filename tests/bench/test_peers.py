@@ -41,6 +41,22 @@ def test_a_peer_has_the_recipes_encoder_batch_and_replay(recipe: Recipe):
     assert not isinstance(plain.replay_buffer, FrameReplayBuffer)
 
 
+def test_operations_are_means_over_the_updates_that_an_objective_skips():
+    """Whichever of two decisions comes first: an objective at every second update costs half of what it costs at every one."""
+
+    def counted(every: int, peer: Peer = ALL) -> list[float]:
+        recipe = whole_frames()
+        model, callback = built(replace(recipe, objective=replace(recipe.objective, every=every)), peer)
+        model.learn(recipe.agent.warmup_decisions + 20, callback=callback)
+        ahead = peers.flop_per_decision(model, callback)
+        model.learn(1, callback=callback, reset_num_timesteps=False)
+        return [ahead, peers.flop_per_decision(model, callback)]
+
+    alone, often, seldom = counted(1, PEERS[1]), counted(1), counted(2)
+    assert alone[0] == alone[1] < often[0] == often[1]
+    assert seldom == [(alone[0] + often[0]) / 2] * 2
+
+
 def test_a_row_has_the_medians_of_its_rounds():
     taken = [Timed(2.0, 10, 5, 7.0, 0.01), Timed(4.0, 30, 5, 7.0, 0.03), Timed(3.0, 20, 5, 7.0, 0.02)]
     row = peers._row(tiny_recipe(), "SB3", taken)

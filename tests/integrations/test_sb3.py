@@ -1,9 +1,11 @@
 """Against the real stable-baselines3: where clips come from, who trains the encoder, what is saved, what is refused."""
 
+import io
 import subprocess
 import sys
 import warnings
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -25,8 +27,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from maskrl import AugmentConfig, AuxiliaryConfig, MaskConfig, MLRConfig
 from maskrl.envs.toy import ToyArcade, ToyControl
 from maskrl.integrations.sb3 import Auxiliary, FrameReplayBuffer, PixelSACPolicy, PixelTD3Policy
+from maskrl.objectives.base import ObjectiveConfig
 from maskrl.objectives.collapse import CollapseAlarm
 from maskrl.objectives.curl import CURLConfig
+from maskrl.objectives.mooss import MOOSSConfig
+from maskrl.objectives.playvirtual import PlayVirtualConfig
+from maskrl.objectives.spr import SPRConfig
 from tiny_objectives import PairsConfig
 
 K = 4
@@ -174,13 +180,40 @@ def test_the_objective_moves_the_encoder_and_the_actors_optimiser_does_not_hold_
         assert trained >= {id(p) for p in encoder_of(model).parameters()}
 
 
-def test_any_objective_that_needs_clips_alone_will_do() -> None:
-    model, pairs = sac(), Auxiliary(PairsConfig(augment=MLR.augment), optimiser=FAST)
+CLIPS_ALONE = [
+    SPRConfig(augment=MLR.augment),
+    PlayVirtualConfig(augment=MLR.augment),
+    MOOSSConfig(augment=MLR.augment, mask=MLR.mask),
+    PairsConfig(augment=MLR.augment),
+]
+
+
+@pytest.mark.parametrize("objective", CLIPS_ALONE, ids=lambda objective: objective.kind)
+def test_any_objective_that_needs_clips_alone_will_do(objective: ObjectiveConfig) -> None:
+    model, beside = sac(), Auxiliary(objective, optimiser=FAST)
     before = [parameter.clone() for parameter in encoder_of(model).parameters()]
-    model.learn(25, callback=pairs)
-    assert pairs.step is not None
-    assert pairs.step.updates == 5
+    model.learn(25, callback=beside)
+    assert beside.step is not None
+    assert beside.step.updates == 5
     assert any((a != b).any() for a, b in zip(before, encoder_of(model).parameters(), strict=True))
+
+
+@pytest.mark.parametrize("discrete", [False, True], ids=["SAC", "DQN"])
+def test_an_objective_that_draws_actions_knows_whether_they_are_discrete(discrete: bool) -> None:
+    algorithm, policy = (DQN, "CnnPolicy") if discrete else (SAC, PixelSACPolicy)
+    virtual = Auxiliary(PlayVirtualConfig(augment=MLR.augment), optimiser=FAST)
+    off_policy(algorithm, policy, envs(23, discrete=discrete)).learn(25, callback=virtual)  # type: ignore[attr-defined]
+    assert virtual.step is not None
+    assert virtual.step.objective.host.discrete == discrete
+
+
+def test_the_objective_makes_as_many_updates_as_the_agent_or_every_second() -> None:
+    """`gradient_steps=-1`: as many as steps of all environments."""
+    for every, updates in ((1, 30), (2, 15)):
+        mlr = Auxiliary(replace(MLR, every=every), optimiser=FAST)
+        sac(envs(23, 23), train_freq=3, gradient_steps=-1, learning_starts=12).learn(42, callback=mlr)
+        assert mlr.step is not None
+        assert mlr.step.updates == updates
 
 
 @pytest.mark.parametrize("agent", ["SAC", "TD3"])
@@ -366,7 +399,7 @@ def test_a_loaded_model_acts_the_same_and_shares_the_encoder_again(agent: str, t
 
 @pytest.mark.parametrize(("agent", "policy"), [("SAC", PixelSACPolicy), ("TD3", PixelTD3Policy)])
 def test_the_policy_alone_is_saved_and_loaded_as_sb3s_own_are(agent: str, policy: type, tmp_path: Path) -> None:
-    """What SB3's tests of save and load do: parameters out and in, the policy by itself, a zip in memory."""
+    """What SB3's tests of save and load do: parameters out and in, the policy and the actor by themselves, a zip in memory."""
     model = off_policy(AGENTS[agent][0], policy, envs(23))
     model.learn(25)
     parameters = deepcopy(model.get_parameters())
@@ -381,6 +414,13 @@ def test_the_policy_alone_is_saved_and_loaded_as_sb3s_own_are(agent: str, policy
     model.policy.save(tmp_path / "policy.pt")
     alone = policy.load(tmp_path / "policy.pt", device="cpu")
     np.testing.assert_array_equal(alone.predict(obs, deterministic=True)[0], actions)
+    model.actor.save(tmp_path / "actor.pt")
+    actor = type(model.actor).load(tmp_path / "actor.pt", device="cpu")
+    np.testing.assert_array_equal(actor.predict(obs, deterministic=True)[0], actions)
+    model.save(zipped := io.BytesIO())
+    zipped.seek(0)
+    again = type(model).load(zipped, device="cpu")
+    np.testing.assert_array_equal(again.predict(obs, deterministic=True)[0], actions)
 
 
 @pytest.mark.filterwarnings("ignore:No update of mlr yet")
@@ -475,6 +515,15 @@ def test_a_collapse_is_said_once_in_words() -> None:
     alarm(low)  # a second warning would be an error here
 
 
+def test_the_callback_looks_for_a_collapse_at_every_update() -> None:
+    model, mlr = sac(), auxiliary()
+    mlr.alarm = CollapseAlarm(bound=2.0, patience=5)  # above any standard deviation of directions
+    model.learn(24, callback=mlr)  # 4 updates
+    assert not mlr.alarm.rung
+    with pytest.warns(UserWarning, match="The objective mlr has collapsed: for 5 updates"):
+        model.learn(3, callback=mlr, reset_num_timesteps=False)
+
+
 def test_too_short_episodes_are_told_once_and_training_goes_on() -> None:
     model, mlr = sac(envs(3)), auxiliary()
     with pytest.warns(UserWarning, match=r"No update of mlr yet. There are no 4 steps in a row") as caught:
@@ -545,6 +594,10 @@ WRONG = {
     "a cube larger than the frame": (
         lambda: (sac(), Auxiliary(MLRConfig(mask=MaskConfig(cube=(8, 40, 40)), augment=AugmentConfig(crop=None)))),
         "larger than the frame of 36 × 36",
+    ),
+    "a shift larger than the frame": (
+        lambda: (sac(), Auxiliary(replace(MLR, augment=AugmentConfig(crop=None, shift=SIZE)))),
+        "can move a whole frame of 36 × 36 pixels out of sight",
     ),
     "a replay shorter than a clip": (
         lambda: (sac(envs(7, 9), buffer_size=6), auxiliary()),

@@ -1,11 +1,14 @@
 """Encoders that somebody else made are checked before they are borrowed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from maskrl import AugmentConfig, MaskConfig, MLRConfig, host_for
 from maskrl.objectives.curl import CURLConfig
+from maskrl.objectives.spr import SPRConfig
 
 SHAPE = (3, 24, 24)
 CONFIG = MLRConfig(clip_length=4, mask=MaskConfig(cube=(2, 8, 8)), augment=AugmentConfig(crop=None, shift=2))
@@ -21,7 +24,7 @@ class Encoder(nn.Module):
         return self.end(self.layers(pixels))
 
 
-def checked(encoder: nn.Module, config: MLRConfig | CURLConfig = CONFIG):
+def checked(encoder: nn.Module, config: MLRConfig | CURLConfig | SPRConfig = CONFIG):
     return host_for(config, encoder, obs_shape=SHAPE, action_dim=2)
 
 
@@ -61,5 +64,17 @@ def test_maps_and_wrong_sizes_are_refused_in_words():
         checked(Encoder(flatten=False))
     with pytest.raises(ValueError, match=r"fails on observations \(3, 16, 16\).*crop=None, shift=4"):
         checked(Encoder(), MLRConfig(clip_length=4, mask=MaskConfig(cube=(2, 8, 8)), augment=AugmentConfig(crop=16)))
-    with pytest.raises(ValueError, match="needs the observations of the critic's batch"):
+    with pytest.raises(ValueError, match=r"shift=24 can move a whole frame of 24 × 24 pixels out of sight"):
+        checked(Encoder(), replace(CONFIG, augment=AugmentConfig(crop=None, shift=24)))
+
+
+def test_what_host_for_does_not_offer_is_named_with_a_value_that_does_without_it():
+    with pytest.raises(ValueError, match=r"needs the observations of the critic's batch.*such as mlr\.$"):
         checked(Encoder(), CURLConfig())
+    with pytest.raises(ValueError, match=r"needs latent states that are feature maps.*objective\.transition=vector"):
+        checked(Encoder(), SPRConfig(transition="map"))
+
+
+def test_a_host_knows_whether_actions_are_discrete():
+    assert not checked(Encoder()).discrete
+    assert host_for(CONFIG, Encoder(), obs_shape=SHAPE, action_dim=2, discrete=True).discrete

@@ -123,22 +123,23 @@ def _theirs(recipe: Recipe, peer: Peer, decisions: int) -> Timed:
         began = time.perf_counter()
         model.learn(decisions, callback=callback, reset_num_timesteps=False)
         seconds = time.perf_counter() - began
-    flop = _flop(lambda: model.learn(1, callback=callback, reset_num_timesteps=False))
     replay = model.replay_buffer
     size = getattr(replay, "nbytes", None) or sum(
         array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray)
     )
     share = watched["callback"] / watched["objective"] - 1 if callback is not None else None
-    return Timed(decisions / seconds, _peak(), size, flop, share)
+    return Timed(decisions / seconds, _peak(), size, flop_per_decision(model, callback), share)
 
 
-def _flop(call: Callable[[], object]) -> float:
+def flop_per_decision(model: Any, callback: Any) -> float:
+    """The mean over decisions after which the agent and the objective, which may skip updates, have all had their turn."""
+    turn: int = model.train_freq.frequency * (1 if callback is None else callback.objective.every)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the switch warns about Intel's GPUs
         # Without mkldnn our encoders run layer by layer: the counter does not support fused layers.
         with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
-            call()
-    return float(counter.get_total_flops())
+            model.learn(turn, callback=callback, reset_num_timesteps=False)
+    return float(counter.get_total_flops()) / turn
 
 
 def build_peer(recipe: Recipe, env: gym.Env[Any, Any], peer: Peer, *, capacity: int, **options: Any) -> tuple[Any, Any]:

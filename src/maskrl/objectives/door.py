@@ -20,6 +20,7 @@ WORDS = {
     "policy_batch": "the observations of the critic's batch",
     "target_encoder": "the slow encoder of the critic's targets",
     "q_projection": "the first layers of a Q head",
+    "latent_maps": "latent states that are feature maps",
 }
 
 
@@ -29,14 +30,18 @@ def host_for(
     *,
     obs_shape: tuple[int, int, int],  # (C, H, W) of an observation
     action_dim: int,
+    discrete: bool = False,  # whether actions are one-hot; only used by objectives that draw actions
     generator: torch.Generator | None = None,
 ) -> Host:
     """Check the encoder and return a `Host` for an objective that needs clips only."""
-    missing = [words for need, words in WORDS.items() if getattr(config.needs, need)]
+    missing = [need for need in WORDS if getattr(config.needs, need)]
     if missing or not config.needs.clip_length:
+        needed = " and ".join(WORDS[need] for need in missing) or "no clips"
+        # No value makes an objective learn without the critic's batch, so none is advised then.
+        advice = "" if config.needs.policy_batch else config.advice(missing)
         raise ValueError(
-            f"The objective {config.kind} needs {' and '.join(missing) or 'no clips'}, but host_for offers clips only. "
-            f"Use one that needs only clips, such as mlr{config.advice(['q_projection']) if missing else ''}."
+            f"The objective {config.kind} needs {needed}, but host_for offers clips only. "
+            f"Use one that needs only clips, such as mlr{advice}."
         )
     view = _view(config, obs_shape, next(encoder.parameters()).device)
     latents = _encoded(encoder, view, obs_shape)
@@ -45,8 +50,13 @@ def host_for(
             f"The encoder returned {tuple(latents.shape)} for 2 observations {obs_shape}; expected (2, d), a latent state each. "
             "Flatten its output."
         )
-    seen = tuple(view.obs.shape[1:])
-    return Host(encoder, latents.shape[1], action_dim, obs_shape=(seen[0], seen[1], seen[2]), generator=generator)
+    channels, height, width = view.obs.shape[1:]
+    return Host(
+        *(encoder, latents.shape[1], action_dim),
+        obs_shape=(channels, height, width),
+        discrete=discrete,
+        generator=generator,
+    )
 
 
 def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torch.device) -> View:
@@ -63,6 +73,11 @@ def _view(config: ObjectiveConfig, obs_shape: tuple[int, int, int], device: torc
             f"augment.crop={augment.crop} is the whole frame of {obs_shape[1]} × {obs_shape[2]} pixels, so nothing moves. Use "
             "AugmentConfig(crop=None, shift=4) for random shifts, or larger frames.",
             stacklevel=3,
+        )
+    if augment.shift is not None and augment.shift >= min(obs_shape[1:]):
+        raise ValueError(
+            f"augment.shift={augment.shift} can move a whole frame of {obs_shape[1]} × {obs_shape[2]} pixels out of sight. Lower "
+            "it: DrQ shifts 84 × 84 pixels by up to 4."
         )
     built: Callable[[Tensor], View] = augment.build(draws)
     return built(clip[:, 0])

@@ -52,6 +52,11 @@ class Actions:
             raise ValueError(f"The actions are {self.space}: expected Discrete or Box. Wrap the environment.")
 
     @property
+    def discrete(self) -> bool:
+        """Whether a row is one-hot."""
+        return isinstance(self.space, gym.spaces.Discrete)
+
+    @property
     def dim(self) -> int:
         """A, the width of a row."""
         space = self.space
@@ -60,7 +65,7 @@ class Actions:
     @property
     def stored(self) -> tuple[Any, tuple[int, ...]]:
         """The dtype and shape that store one action unchanged."""
-        if isinstance(self.space, gym.spaces.Discrete):
+        if self.discrete:
             return np.int64, ()
         return np.float32, (self.dim,)
 

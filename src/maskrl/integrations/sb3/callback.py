@@ -145,10 +145,12 @@ class Auxiliary(BaseCallback):
         device = next(borrowed.encoder.parameters()).device
         self._draws = np.random.default_rng((seed, 1))
         generator = torch.Generator(device).manual_seed(seed)
+        actions = Actions(self.model.action_space)
         host = host_for(
             *(self.objective, borrowed.encoder),
             obs_shape=borrowed.obs_shape,
-            action_dim=Actions(self.model.action_space).dim,
+            action_dim=actions.dim,
+            discrete=actions.discrete,
             generator=generator,
         )
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
