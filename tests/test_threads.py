@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import maskrl
 from maskrl import threads
 from maskrl.machine import physical_cores
+from maskrl.recipes import resolve
+from maskrl.runs import threads as of_runs
 from maskrl.runs.directory import Run
 from maskrl.runs.loop import train
+from maskrl.runs.threads import threads_of
 from maskrl.studies.backends import attempt
 from maskrl.studies.jobs import Job
 from maskrl.studies.sweep import log_of
@@ -82,6 +86,43 @@ def test_a_run_that_names_no_threads_has_a_core_each_up_to_a_limit(monkeypatch):
         assert threads.usual_threads() == given
 
 
+@pytest.fixture
+def four_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "cores_allowed", lambda: 4)
+    monkeypatch.setattr(threads, "physical_cores", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("name", "profile", "overrides", "expected"),
+    [
+        ("dmcontrol/cheetah-run", "lite", [], 1),
+        ("atari/pong", "lite", [], 1),
+        ("dmcontrol/cheetah-run", "lite", ["threads=2"], 2),  # the user has decided
+        ("dmcontrol/cheetah-run", "lite", ["agent.encoder.filters=32"], 4),  # measured: does not lose on busy cores
+        ("dmcontrol/cheetah-run", "paper", [], 4),
+        ("atari/pong", "paper", [], 4),
+    ],
+)
+def test_small_layers_get_one_thread(name, profile, overrides, expected):
+    assert threads_of(resolve(name, overrides, profile=profile)) == expected
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_an_encoder_of_unknown_size_is_not_taken_for_small():
+    assert threads_of(maskrl.recipe("toy/reach", "threads=none", encoder=torch.nn.Identity)) == 4
+
+
+def test_the_work_of_a_piece_is_that_of_its_convolutions_and_products():
+    """By hand, for observations of 24 × 24: four layers of 3 × 3 with 4 filters, the first with stride 2, and a linear layer."""
+    convolutions = [(9, 11), (4, 9), (4, 7), (4, 5)]  # input channels, side of the output
+    flops = sum(2 * 9 * channels * 4 * side * side for channels, side in convolutions) + 2 * 4 * 5 * 5 * 10
+    recipe = tiny_recipe(mlr=False)
+    at_once = recipe.agent.workload(None, torch.device("cpu")).at_once
+    assert of_runs.piece_flops(recipe) == at_once * flops
+
+
 def test_two_halves_of_a_core_count_as_one(tmp_path):
     for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         (tmp_path / f"sys/devices/system/cpu/cpu{number}/topology").mkdir(parents=True)
@@ -99,6 +140,7 @@ def noted(run):
 
 
 def test_a_run_keeps_the_threads_that_it_was_made_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(of_runs, "SMALL", 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert Run.create(tmp_path / "a", tiny_recipe()).threads == 1
     monkeypatch.setattr(threads, "cores_allowed", lambda: 2)

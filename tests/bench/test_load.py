@@ -42,7 +42,12 @@ def test_one_thread_has_nothing_to_compare():
         load.bench_load(tiny_recipe(threads=1))
 
 
-def test_speeds_are_ratios_within_a_round():
+@pytest.mark.parametrize(
+    ("threads", "busy_range", "idle_range"),
+    [(2, (0.75, 1.0), (0.9, 0.9)), (None, (2 / 3, 1.0), (0.45, 0.45))],
+    ids=["asked for", "of a small recipe: one"],
+)
+def test_speeds_are_ratios_within_a_round(threads, busy_range, idle_range):
     one, passive, untold = variants = [
         load.Variant(1, "passive"),
         load.Variant(2, "passive"),
@@ -52,9 +57,10 @@ def test_speeds_are_ratios_within_a_round():
         **{(0, one): [2.0, 4.0], (0, passive): [1.0, 2.0], (0, untold): [0.9, 1.8]},
         **{(2, one): [3.0, 3.0], (2, passive): [4.0, 2.0], (2, untold): [9.0, 9.0]},
     }
-    result = load._result(tiny_recipe(), samples, 2, variants)
+    result = load._result(tiny_recipe(threads=threads), samples, 2, variants)
     busy, idle = result.values["busy_speed"], result.values["idle_speed"]
-    assert (busy.low, busy.high) == (0.75, 1.0)
-    assert (idle.low, idle.high) == (0.9, 0.9)
+    assert (busy.low, busy.high) == pytest.approx(busy_range)
+    assert (idle.low, idle.high) == pytest.approx(idle_range)
     assert [row["of_the_best"].median for row in result.values["load"][:3]] == pytest.approx([0.45, 0.9, 1.0])
-    assert "2 passive threads" in result.text()
+    assert result.values["threads"] == (threads or 1)
+    assert "the better of 1 and 2" in " ".join(result.text().split())

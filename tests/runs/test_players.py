@@ -192,6 +192,7 @@ def test_a_helper_ends_with_the_process_that_it_plays_for_however_that_ends():
 @pytest.mark.parametrize(
     ("overrides", "helpers"),
     [
+        ([], 2),  # small layers learn on one thread, but episodes are played on every core
         (["threads=4"], 3),
         (["threads=1"], 0),
         (["threads=4", "evaluation.side_by_side=2"], 1),
@@ -199,5 +200,6 @@ def test_a_helper_ends_with_the_process_that_it_plays_for_however_that_ends():
         (["threads=4", "compile=true"], 0),
     ],
 )
-def test_as_many_play_as_the_run_has_cores(overrides: list[str], helpers: int):
+def test_as_many_play_as_the_run_has_cores(overrides: list[str], helpers: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "cores_allowed", lambda: 3)
     assert helpers_allowed(resolve("dmcontrol/cheetah-run", overrides, profile="lite")) == helpers

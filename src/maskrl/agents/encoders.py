@@ -1,11 +1,14 @@
 """The encoders of agents: the paper's two, a larger one for larger frames, or a user's module."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import pydantic
+import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from maskrl.config import Config
 from maskrl.files import RunError
@@ -26,6 +29,15 @@ class EncoderConfig(Config):
 
     def build(self, obs_shape: Shape) -> Encoder:
         raise NotImplementedError
+
+    def flops(self, obs_shape: Shape) -> float:
+        """FLOP of a forward pass for one observation, counted on tensors without data."""
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), torch.device("meta"):
+            encoder, obs = self.build(obs_shape), torch.empty(1, *obs_shape)
+            with counter:
+                encoder(obs)
+        return counter.get_total_flops()
 
     @property
     def squashes(self) -> bool:
@@ -133,6 +145,10 @@ class OwnEncoderConfig(EncoderConfig):
     @property
     def is_portable(self) -> bool:
         return False
+
+    def flops(self, obs_shape: Shape) -> float:
+        """Unknown, so it is never taken for small."""
+        return math.inf
 
     def build(self, obs_shape: Shape) -> OwnEncoder:
         factory = _given.get(self.name)

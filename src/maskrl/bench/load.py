@@ -18,6 +18,7 @@ from maskrl.cost.operations import spaces_of
 from maskrl.machine import cores_allowed
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import configure_process
+from maskrl.runs.threads import threads_of
 from maskrl.threads import NAMES, PASSIVE, UNTOLD, usual_threads
 
 # A program that keeps a core busy. It ends when its standard input closes, also if this process is killed.
@@ -82,17 +83,19 @@ def _result(recipe: Recipe, samples: Samples, cores: int, variants: list[Variant
             }
         )
     better = list(map(min, samples[cores, one], samples[cores, passive]))
+    chosen = one if threads_of(recipe) == 1 else passive
     values = {
         **named(recipe),
         "cores": cores,
-        "busy_speed": Measured.ratio(better, samples[cores, passive]),
-        "idle_speed": Measured.ratio(samples[0, untold], samples[0, passive]),
+        "threads": chosen.threads,
+        "busy_speed": Measured.ratio(better, samples[cores, chosen]),
+        "idle_speed": Measured.ratio(samples[0, untold], samples[0, chosen]),
         "load": rows,
     }
     both = passive.threads
     notes = [
-        f"busy speed: {both} passive threads relative to the better of 1 and {both}. idle speed: relative to {both} threads with "
-        "OpenMP's default.",
+        f"threads: those of a run of this recipe. busy speed: theirs, relative to the better of 1 and {both}. idle speed: theirs, "
+        f"relative to {both} threads with OpenMP's default. To measure {both} threads, set threads={both}.",
         "Medians (least – most). Ratios are within a round.",
     ]
     return Result(values, notes)

@@ -24,7 +24,7 @@ from maskrl.machine import free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.runs.build import device_of, replay_size, torch_threads
-from maskrl.threads import usual_threads
+from maskrl.runs.threads import threads_of
 
 QUICK = 2e10  # maximum FLOP of an update to time in full: less than a second on most machines
 ASSUMED = 0.35  # share of a matrix product's speed, for updates that cannot be timed
@@ -122,7 +122,7 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
 
     The time of an update is a constant, such as the optimiser's, plus a part proportional to its batches; two sizes give both.
     """
-    with torch_threads(recipe.threads or usual_threads()):
+    with torch_threads(threads_of(recipe)):
         if cost.flops < QUICK:
             return _try(recipe, stepped, seconds)
         small, free = replace(recipe, agent=recipe.agent.scaled(1 / 64)), free_memory()

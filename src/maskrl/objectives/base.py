@@ -193,9 +193,7 @@ class Objective(nn.Module, Generic[V]):
                 per_clip = weights[start : start + len(piece)] * per_clip
             torch.autograd.backward(self.weight * per_clip.sum() / len(views))
             share, start = len(piece) / len(views), start + len(piece)
-            total = {
-                key: total.get(key, torch.zeros_like(value)) + share * value for key, value in loss.metrics.items()
-            }
+            total = {key: total.get(key, 0) + share * value for key, value in loss.metrics.items()}
             losses.append(loss)
         return Loss(
             torch.cat([loss.per_clip.detach() for loss in losses]),

@@ -129,7 +129,9 @@ class Recipe(Config):
     )
     compile: bool = False  # let torch.compile fuse the convolutional layers
     capture: bool = False  # record updates as CUDA graphs, which the host launches in one call
-    threads: int | None = None  # of torch on a CPU; None: one per core, at most 8, fixed when the run is created
+    threads: int | None = (
+        None  # of torch on a CPU; None: one per core, at most 8, or 1 for small layers; fixed when the run is created
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from maskrl.replay.buffer import Replay
 from maskrl.replay.several import Several
 from maskrl.runs import encoder_file
 from maskrl.runs.directory import Run, RunError, encoder_path
-from maskrl.threads import usual_threads
+from maskrl.runs.threads import threads_of
 
 # Maximum frames of the replay kept only for checkpoints, not for draws: 30 MB at 100 × 100.
 RESERVE = 1000
@@ -31,7 +31,7 @@ def configure_process(recipe: Recipe, threads: int | None = None) -> None:
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
     np.random.seed(recipe.seed % 2**32)
-    torch.set_num_threads(threads or recipe.threads or usual_threads())
+    torch.set_num_threads(threads or threads_of(recipe))
     keep_freed_memory()
 
 

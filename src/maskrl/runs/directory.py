@@ -35,7 +35,7 @@ from maskrl.runs import checkpoint
 from maskrl.runs.evaluate import EpisodeReturns
 from maskrl.runs.lock import Lock, is_trained
 from maskrl.runs.log import CLOCK, Kind, Log, Mark, Rewound, events_of
-from maskrl.threads import usual_threads
+from maskrl.runs.threads import threads_of
 
 Status = Literal["new", "running", "stopped", "done", "failed"]
 
@@ -140,8 +140,8 @@ class Run(RunFiles):
         first = ("versions.json", "recipe.json")
         if path.exists() and not all(file.name.startswith(first) for file in path.iterdir()):
             raise RunError(f"{path} is not empty and holds no run. Choose another --run-dir, or empty it.")
-        run, threads = cls(path, recipe), recipe.threads or usual_threads()
-        begun = {**versions(recipe), **begun_from(recipe), "threads": threads}
+        run = cls(path, recipe)
+        begun = {**versions(recipe), **begun_from(recipe), "threads": threads_of(recipe)}
         with run._writing():
             path.mkdir(parents=True, exist_ok=True)
             write_whole(path / "versions.json", json.dumps(begun, indent=2))
@@ -190,7 +190,7 @@ class Run(RunFiles):
     def threads(self) -> int:
         """Torch's threads, fixed when the run is created: rounding depends on them, and a continued run must keep its results."""
         begun = self.versions().get("threads")
-        return self.recipe.threads or (begun if type(begun) is int and 0 < begun <= 1024 else usual_threads())
+        return self.recipe.threads or (begun if type(begun) is int and 0 < begun <= 1024 else threads_of(self.recipe))
 
     # ── log ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
