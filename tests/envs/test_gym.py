@@ -239,6 +239,16 @@ def test_a_picture_that_is_not_what_the_space_says_is_an_error():
         env.reset(seed=3)
 
 
+def test_actions_that_change_at_a_reset_are_an_error():
+    env = named(size=40).make(seed=1, training=True)
+    env.reset(seed=3)
+    env.unwrapped._env.action_space = gym.spaces.Discrete(3)
+    with pytest.raises(
+        ValueError, match=r"Discrete\(3\) after a reset, and were Box.*Set action_space in the constructor"
+    ):
+        env.reset(seed=3)
+
+
 # ── consent ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

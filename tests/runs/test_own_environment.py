@@ -189,7 +189,9 @@ print(runpy.run_path(sys.argv[1])["main"](*sys.argv[2:4], episodes=2))
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_example_plays_as_the_policy_does_without_torch_and_maskrl(tmp_path, way):
-    run, _ = trained(tmp_path / "run", own(*SAC, *WAYS[way], "budget.frames=60", "evaluation.every=60"))
+    run, _ = trained(
+        tmp_path / "run", own(*SAC, *WAYS[way], "budget.frames=90", "evaluation.every=90", "checkpoint_every=90")
+    )
     out, factory = tmp_path / "policy.onnx", tmp_path / "my_env.py"
     main_ends("export", str(run.path), "--out", str(out), "--observations", "5", "--episodes", "1")
     kwargs = run.recipe.env.kwargs
@@ -223,6 +225,12 @@ def test_an_export_of_a_strangers_run_runs_no_code(tmp_path, capsys, monkeypatch
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
     main_ends("export", str(run.path), "--out", str(tmp_path / "policy.onnx"))
     assert "random pictures" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run.path)])
+    assert "--trust" in capsys.readouterr().err
+    main_ends("evaluate", str(run.path), "--episodes", "1", "--trust", "--json")
+    assert json.loads(capsys.readouterr().out)["frames"] == 120
+    monkeypatch.setenv(consent.INHERITED, "")  # another process: --trust was for one command
     with pytest.raises(SystemExit):
         main(["evaluate", str(run.path)])
     assert "--trust" in capsys.readouterr().err

@@ -160,8 +160,11 @@ class Gym(EnvConfig):
         consent.allow(made.identity)
         return made
 
-    def trust(self) -> None:
+    def allow(self) -> None:
         consent.allow(self.identity)
+
+    def trust(self) -> None:
+        self.allow()
         if self.is_portable:
             consent.remember(self.identity)
 
@@ -281,6 +284,7 @@ class GymEnv(gym.Env[Frame, Any]):
             self._env.close()
             raise EnvironmentRefusedError(f"{config.task}: {error}") from None
         self._picture, self._shape = picture, shape
+        self._declared = str(self._env.action_space)
         self._newest: Frame = np.zeros(shape, np.uint8)
         self._numbers: Numbers | None = None  # the current vector observation, unscaled
         self._steps_left = 0
@@ -300,6 +304,12 @@ class GymEnv(gym.Env[Frame, Any]):
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"reset() returned {_shape_of(answer)}, and must return (observation, info), as in Gymnasium"
+            )
+        space = self._env.action_space
+        if Actions.of(space, self._config.action_limit) != self.outside.actions:
+            raise ValueError(
+                f"its actions are {space} after a reset, and were {self._declared} before: an agent needs the same in every "
+                "episode. Set action_space in the constructor"
             )
         self._steps_left = self._config.time_limit
         self._newest = self._shown(answer[0])
