@@ -217,6 +217,9 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(function, changes, words
 def test_an_id_that_is_not_there_names_the_nearest():
     with pytest.raises(EnvironmentRefusedError, match="did you mean gym/CartPole-v1"):
         Gym.named("CartPol-v1").open()
+    pytest.importorskip("minigrid")
+    with pytest.raises(EnvironmentRefusedError, match="did you mean gym/MiniGrid-Empty-5x5-v0"):
+        Gym.named("MiniGird-Empty-5x5-v0").open()  # of a package that is imported for this only
     with pytest.raises(EnvironmentRefusedError, match="No module named 'no_such_package'"):
         Gym.named("no_such_package:Thing-v0").open()
 

@@ -11,8 +11,9 @@ import inspect
 import json
 import sys
 import types
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -455,11 +456,20 @@ def _spec(task: str) -> Any:
     try:
         return gym.spec(name)
     except gym.error.Error as error:
+        _import_packages()
         near = difflib.get_close_matches(name, gym.registry, n=3, cutoff=0.5)
         words = f"did you mean {' or '.join(f'gym/{one}' for one in near)}?" if near else "no installed id is near it."
         raise EnvironmentRefusedError(
             f"gym/{task} is not registered ({str(error).rstrip('.')}): {words} An id of another package is gym/PACKAGE:ID."
         ) from None
+
+
+def _import_packages() -> None:
+    """Import the installed ones of `PACKAGES`, so that their ids are registered and can be suggested."""
+    for package in sorted(set(PACKAGES.values())):
+        with warnings.catch_warnings(), suppress(Exception):  # not installed, or broken
+            warnings.simplefilter("ignore")
+            importlib.import_module(package)
 
 
 def _module(path: Path, sha256: str) -> types.ModuleType:
