@@ -116,6 +116,36 @@ def test_a_gate_takes_the_best_of_the_last_evaluations(study: Path):
     assert evidence.ROOT / "docs" / "evidence" / "one.svg" not in evidence.outputs()  # too many methods for one picture
 
 
+def test_environments_have_their_speed_and_stand_beside_random_actions(study: Path):
+    assert (
+        evidence.environments(study.parent / "none", 1) == evidence.curves(study.parent / "none", 1) == evidence.NO_RUNS
+    )
+    rows = ["method,task,seed,frames,decisions,updates,score,seconds,cpu_seconds,random"]
+    for method, seconds in (("baseline", 40), ("mlr", 80)):
+        for seed, scores in ((1, (-5, 0.5, 0.9)), (2, (-7, 0.25, 0.125))):
+            rows += [
+                f"{method},gym/a:B-v0,{seed},{2 * at},{at},0,{score},1,{seconds * at / 400},{0.2 if at == 0 else ''}"
+                for at, score in zip((0, 200, 400), scores, strict=True)
+            ]
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    told = [
+        {"method": method, "task": "gym/a:B-v0", "recipe": {"agent": {"kind": "rainbow"}}}
+        for method in evidence.METHODS
+    ]
+    (study / "about.json").write_text(json.dumps({"recipes": told}))
+    assert evidence.environments(study, 1).splitlines()[2:] == [
+        "| a:B-v0 | Rainbow + MLR | 400 | 5 | 0.2 | 0.512 | 1 of 2 | 0.2 → 0.9, 0.2 → 0.125 |",
+        "| a:B-v0 | Rainbow | 400 | 10.0 | 0.2 | 0.512 | 1 of 2 | 0.2 → 0.9, 0.2 → 0.125 |",
+    ]
+    assert "0.2 → 0.7, 0.2 → 0.188" in evidence.environments(study, 2)
+
+
+def test_a_figure_shows_scores_below_zero_and_below_one():
+    assert evidence._range([-50, 150]) == (-50, 160)
+    assert evidence._range([0.2, 0.8]) == (0, pytest.approx(0.84))
+    assert evidence._range([0, 0]) == (0, 1)
+
+
 def test_a_figure_has_a_line_for_every_run(study: Path):
     drawn = ElementTree.fromstring(evidence.figure(study))
     kinds = [element.get("class", "") for element in drawn.iter("{http://www.w3.org/2000/svg}path")]

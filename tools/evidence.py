@@ -9,11 +9,12 @@ A page holds blocks such as
     | … |
     <!-- end -->
 
-The words after `evidence:` name a block below, the study and the frames (of a gate: how many evaluations count).
-Curves go into docs/evidence/STUDY.svg.
+The words after `evidence:` name a block below, the study and the frames (of a gate and of environments: how many of the last
+evaluations count). Curves go into docs/evidence/STUDY.svg.
 """
 
 import csv
+import json
 import math
 import re
 import sys
@@ -25,12 +26,14 @@ from statistics import correlation, fmean
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
+from maskrl.words import number
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/evidence.md", "docs/sb3.md", "docs/systems.md")
+PAGES = ("README.md", "docs/evidence.md", "docs/own-environment.md", "docs/sb3.md", "docs/systems.md")
 BLOCK = re.compile(r"(<!-- evidence: (?P<words>[^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 METHODS = ("mlr", "baseline")
 NOTHING = "No task has runs of both methods yet."
+NO_RUNS = "There are no runs yet."
 NAMES = {
     "mlr": "MLR",
     "baseline": "Baseline",
@@ -39,6 +42,7 @@ NAMES = {
     "sb3+policy": "SB3 + replay + our policy",
     "sb3+mlr": "SB3 + replay + policy + MLR",
 }
+AGENTS = {"sac": "SAC", "rainbow": "Rainbow"}
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,6 +126,43 @@ def gate(study: Path, last: int) -> str:
     return "\n".join(lines)
 
 
+def environments(study: Path, last: int) -> str:
+    """How fast and how well both methods learned on every environment, beside random actions: the mean of the last evaluations."""
+    if not (study / "scores.csv").exists():
+        return NO_RUNS
+    with (study / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    told = json.loads((study / "about.json").read_text())["recipes"]
+    agents = {(one["task"], one["method"]): AGENTS[one["recipe"]["agent"]["kind"]] for one in told}
+    lines = [
+        "| environment | agent | decisions | decisions per second | random actions | trained | seeds above random | by seed |",
+        "|:---|:---|---:|---:|---:|---:|---:|:---|",
+    ]
+    for task, method in sorted(agents, key=lambda key: (key[0], METHODS.index(key[1]))):
+        runs: dict[str, list[dict[str, str]]] = {}
+        for row in rows:
+            if (row["task"], row["method"]) == (task, method):
+                runs.setdefault(row["seed"], []).append(row)
+        pairs = [(float(run[0]["random"]), fmean(float(row["score"]) for row in run[-last:])) for run in runs.values()]
+        decisions, seconds = (
+            sum(float(run[-1][name]) for run in runs.values()) for name in ("decisions", "cpu_seconds")
+        )
+        agent = agents[task, method] + (" + MLR" if method == "mlr" else "")
+        means = " | ".join(number(fmean(side)) for side in zip(*pairs, strict=True))
+        above = f"{sum(after > before for before, after in pairs)} of {len(pairs)}"
+        by_seed = ", ".join(f"{number(before)} → {number(after)}" for before, after in pairs)
+        speed = f"{decisions / len(pairs):,.0f} | {number(decisions / seconds)}"
+        lines.append(f"| {_short(task)} | {agent} | {speed} | {means} | {above} | {by_seed} |")
+    return "\n".join(lines)
+
+
+def curves(study: Path, _: int) -> str:
+    """The figure of a study."""
+    if not (study / "scores.csv").exists():
+        return NO_RUNS
+    return f"![Scores against frames. Thin lines are seeds, thick lines their mean.](evidence/{study.name}.svg)"
+
+
 def sentence(study: Path, at: int) -> str:
     """The answer, of the mean over the tasks."""
     found = verdicts(study, at)
@@ -180,6 +221,8 @@ def processor_seconds(study: Path, method: str, task: str, at: int) -> float:
 
 
 def _short(task: str) -> str:
+    if task.startswith("gym/"):
+        return task.removeprefix("gym/")
     return task.replace(":", ",").removeprefix("dmcontrol/").removeprefix("dmcontrol, ").removeprefix("atari/")
 
 
@@ -190,6 +233,8 @@ def _listed(words: Sequence[str]) -> str:
 # ── The figure ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 HIGH, LEFT, TOP, GAP, KEY = 190, 46, 34, 34, 240  # pixels; KEY: the room of a name below
+BESIDE, PITCH = 3, HIGH + 70  # panels in a row, and the pixels between two rows
+STEPS = tuple(digit * 10**power for power in range(-2, 7) for digit in (1, 2, 5))  # between lines of the grid
 STYLE = """text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#ddd}
 .c0{stroke:#c2410c}.c1{stroke:#1d4ed8}.c2{stroke:#737373}.c3{stroke:#0f766e}.c4{stroke:#7e22ce}.c5{stroke:#a16207}
 path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
@@ -205,18 +250,20 @@ def figure(study: Path) -> str:
     for index, task in enumerate(tasks):
         runs = [run for run in scores.runs if run.task == task]
         end = max(at for run in runs for at, _ in run.curve)
-        top = max(100.0, *(score for run in runs for _, score in run.curve)) * 1.05
-        x, y = LEFT + index * (wide + GAP + LEFT), TOP
+        low, top = _range([score for run in runs for _, score in run.curve])
+        x, y = LEFT + index % BESIDE * (wide + GAP + LEFT), TOP + index // BESIDE * PITCH
 
-        def place(at: float, score: float, x: int = x, end: int = end, top: float = top) -> str:
-            return f"{x + wide * at / end:.1f},{TOP + HIGH * (1 - score / top):.1f}"
+        def place(
+            at: float, score: float, x: int = x, y: int = y, end: int = end, low: float = low, top: float = top
+        ) -> str:
+            return f"{x + wide * at / end:.1f},{y + HIGH * (top - score) / (top - low):.1f}"
 
         panels.append(f'<text class="title" x="{x}" y="{y - 12}">{escape(_short(task))}</text>')
-        step = next(size for size in (50, 100, 200, 250, 500, 1000, 5000) if top / size <= 6)
-        for level in range(0, int(top) + 1, step):
-            height = y + HIGH * (1 - level / top)
+        step = next(size for size in STEPS if (top - low) / size <= 6)
+        for level in (step * line for line in range(math.ceil(low / step), math.floor(top / step) + 1)):
+            height = y + HIGH * (top - level) / (top - low)
             panels.append(f'<path class="grid" d="M{x},{height:.1f}h{wide}"/>')
-            panels.append(f'<text x="{x - 6}" y="{height + 4:.1f}" text-anchor="end">{level}</text>')
+            panels.append(f'<text x="{x - 6}" y="{height + 4:.1f}" text-anchor="end">{level:g}</text>')
         for at in (0, end // 2, end):
             label = f'<text x="{x + wide * at / end:.1f}" y="{y + HIGH + 18}" text-anchor="middle">{at // 1000}k</text>'
             panels.append(label)
@@ -227,7 +274,8 @@ def figure(study: Path) -> str:
             for kind, curve in [*(("seed", curve) for curve in curves), ("mean", mean)]:
                 points = " L".join(place(at, score) for at, score in curve)
                 panels.append(f'<path class="{kind} {colours[method]}" d="M{points}"/>' if points else "")
-    width, foot = LEFT + len(tasks) * (wide + GAP + LEFT) - LEFT, TOP + HIGH + 40
+    width = min(len(tasks), BESIDE) * (wide + GAP + LEFT)
+    foot = TOP + (len(tasks) - 1) // BESIDE * PITCH + HIGH + 40
     columns = max(1, (width - LEFT) // KEY)
     height = foot + 20 * math.ceil(len(shown) / columns) + 16
     keys = []
@@ -242,6 +290,12 @@ def figure(study: Path) -> str:
     return f"{head}\n<style>{STYLE}</style>\n{body}\n</svg>\n"
 
 
+def _range(scores: Sequence[float]) -> tuple[float, float]:
+    """The lowest and the highest score of a panel: 0 is always in it."""
+    low, top = min(0.0, *scores), max(0.0, *scores)
+    return low, (top + 0.05 * (top - low)) or 1.0
+
+
 # ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BLOCKS: dict[str, Callable[[Path, int], str]] = {
@@ -250,6 +304,8 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "methods": methods,
     "means": means,
     "gate": gate,
+    "environments": environments,
+    "curves": curves,
     "sentence": sentence,
     "probes": probes,
 }

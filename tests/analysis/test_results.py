@@ -9,6 +9,7 @@ import pytest
 from maskrl.analysis.results import ResultsError, publish
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.verdict import versus
+from maskrl.envs.gym import Gym
 from maskrl.recipes import resolve
 from written import VERSIONS, write_run
 
@@ -51,8 +52,8 @@ def test_results_are_written_in_one_order_and_grow_with_the_runs(runs: Path, tmp
     publish([runs, runs / "mlr-11"], tmp_path / "results")
     after = (tmp_path / "results" / "scores.csv").read_text().splitlines()
     assert [line for line in after if line not in before] == [
-        "mlr,toy/reach,11,0,0,0,9.0,0.0,",
-        "mlr,toy/reach,11,3000,3000,0,30.0,3.0,",
+        "mlr,toy/reach,11,0,0,0,9.0,0.0,,",
+        "mlr,toy/reach,11,3000,3000,0,30.0,3.0,,",
     ]
     assert [line for line in after if line in before] == before
 
@@ -66,7 +67,7 @@ def test_results_can_be_added_to_on_another_machine(runs: Path, tmp_path: Path):
     assert publish([tmp_path / "more"], out, commands=["maskrl sweep toy"], add=True) == (9, [])
     after = {name: (out / name).read_text().splitlines() for name in before}
     assert [line for line in after["scores.csv"] if line in before["scores.csv"]] == before["scores.csv"]
-    assert after["scores.csv"][-1] == "mlr,toy/reach,15,3000,3000,0,34.0,3.0,"
+    assert after["scores.csv"][-1] == "mlr,toy/reach,15,3000,3000,0,34.0,3.0,,"
     about = json.loads((out / "about.json").read_text())
     assert (about["runs"], about["commands"]) == (9, ["maskrl sweep toy"])
     assert {"cpu": "another"}.items() <= about["machines"][-1].items()
@@ -132,4 +133,37 @@ def test_probes_are_published_with_the_linear_one_of_the_end(tmp_path: Path):
     (run / "probe.json").write_text(json.dumps({"frames": 1000, "linear": linear}))  # of an earlier time
     publish([run], tmp_path / "results")
     assert (tmp_path / "results" / "probes.csv").read_text().endswith("20.5,0.0,,\n")
+    assert Scores.read(tmp_path / "results").problems == ()
+
+
+def test_random_actions_are_published_beside_the_first_evaluation(tmp_path: Path):
+    chance = {"kind": "random", "frames": 0, "score": 0.12345, "returns": [0, 1]}
+    write_run(tmp_path / "run", resolve("toy/reach"), {0: 9.0, 3000: 30.0}, events=[chance])
+    publish([tmp_path / "run"], tmp_path / "results")
+    lines = (tmp_path / "results" / "scores.csv").read_text().splitlines()
+    assert lines[0].endswith(",cpu_seconds,random")
+    assert [line.rpartition(",")[2] for line in lines[1:]] == ["0.1235", ""]
+
+
+def test_results_of_an_earlier_version_are_replaced_and_added_to(runs: Path, tmp_path: Path):
+    """They have no column of random actions."""
+    publish([runs], tmp_path / "results")
+    table = tmp_path / "results" / "scores.csv"
+    earlier = "\n".join(line.rpartition(",")[0] for line in table.read_text().splitlines()) + "\n"
+    for add in (False, True):
+        table.write_text(earlier)
+        assert publish([runs], tmp_path / "results", add=add)[0] == 8
+        assert table.read_text().startswith(
+            "method,task,seed,frames,decisions,updates,score,seconds,cpu_seconds,random"
+        )
+
+
+def test_the_folder_of_a_users_file_is_not_published(tmp_path: Path):
+    recipe = resolve("toy/reach")
+    env = Gym(task="mine.py:make_env", source="file", file="/home/me/secret/mine.py", sha256="0" * 64)
+    write_run(tmp_path / "run", replace(recipe, name="gym/mine.py:make_env", env=env), {3000: 30.0})
+    publish([tmp_path / "run"], tmp_path / "results")
+    text = (tmp_path / "results" / "about.json").read_text()
+    assert '"file": "mine.py"' in text
+    assert "secret" not in text
     assert Scores.read(tmp_path / "results").problems == ()

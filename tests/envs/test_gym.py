@@ -217,6 +217,9 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(function, changes, words
 def test_an_id_that_is_not_there_names_the_nearest():
     with pytest.raises(EnvironmentRefusedError, match="did you mean gym/CartPole-v1"):
         Gym.named("CartPol-v1").open()
+    pytest.importorskip("minigrid")
+    with pytest.raises(EnvironmentRefusedError, match="did you mean gym/MiniGrid-Empty-5x5-v0"):
+        Gym.named("MiniGird-Empty-5x5-v0").open()  # of a package that is imported for this only
     with pytest.raises(EnvironmentRefusedError, match="No module named 'no_such_package'"):
         Gym.named("no_such_package:Thing-v0").open()
 
@@ -236,6 +239,16 @@ def test_a_picture_that_is_not_what_the_space_says_is_an_error():
     env = named(size=40).make(seed=1, training=True)
     env.unwrapped._env.layout = "HW"
     with pytest.raises(ValueError, match=r"the picture is uint8 \(40, 60\), and its space says uint8 \(40, 60, 3\)"):
+        env.reset(seed=3)
+
+
+def test_actions_that_change_at_a_reset_are_an_error():
+    env = named(size=40).make(seed=1, training=True)
+    env.reset(seed=3)
+    env.unwrapped._env.action_space = gym.spaces.Discrete(3)
+    with pytest.raises(
+        ValueError, match=r"Discrete\(3\) after a reset, and were Box.*Set action_space in the constructor"
+    ):
         env.reset(seed=3)
 
 

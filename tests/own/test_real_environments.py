@@ -51,7 +51,7 @@ def test_from_the_environment_to_a_policy_in_use(case, tmp_path):
     assert (made.status, made.recipe.agent.kind) == ("done", case.agent)
     notes = [event["text"] for event in made.events("note")]
     if exact:
-        assert not any("did not come back" in note for note in notes)
+        assert not any("was not restored" in note for note in notes)
     assert json.loads(run("evaluate", "run", "--episodes", "1", "--json", cwd=tmp_path))["frames"] == 200
     told = run("export", "run", "--out", "policy.onnx", "--observations", "40", "--episodes", "1", cwd=tmp_path)
     assert "40 observations of its own play" in told

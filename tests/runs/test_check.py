@@ -4,6 +4,7 @@ import mmap
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image
@@ -58,6 +59,12 @@ class Short(own_env.Dot):
         return obs, 1e6, ended, False, info
 
 
+class Uneven(own_env.Dot):
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 101.0 if self.steps == 20 else -1.0, *rest
+
+
 class Leaks(own_env.Dot):
     kept: list[Any] = []  # noqa: RUF012
 
@@ -78,6 +85,9 @@ def test_what_is_wrong_is_seen():
     assert short["episodes"].seen.endswith("steps past an end do not count in clips of 16")
     assert "truncated, not terminated" in short["ends"].fix
     assert "env.reward_scale=5e-06" in short["rewards"].fix
+    uneven = found(lambda: Uneven(actions=gym.spaces.Discrete(3)))["rewards"]
+    assert uneven.seen == "-1 to 101 per decision, 0.0% are 0; training clips them to ± 1"
+    assert uneven.fix.endswith("env.reward_scale=0.01.")
     leaks = found(Leaks)
     assert leaks["memory"].verdict == "look"
     assert leaks["prints"].verdict == "look"

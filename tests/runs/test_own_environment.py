@@ -1,8 +1,10 @@
 """From an environment of one's own to a policy in use: recipe, run, resume, load, export."""
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,6 +176,44 @@ def test_an_exported_policy_plays_the_same(tmp_path, capsys, overrides, ending):
         assert len(actions) == 7
 
 
+WAYS = {
+    "observed": ("env.kwargs.layout=CHW", "env.max_of_two=true", "env.action_repeat=3", "env.time_limit=13"),
+    "drawn": ("env.kwargs.layout=vector", "env.kwargs.render_mode=rgb_array", "env.pixels=render"),
+}
+ALONE = """
+import runpy, sys
+sys.modules["torch"] = sys.modules["maskrl"] = None  # an import of them fails
+print(runpy.run_path(sys.argv[1])["main"](*sys.argv[2:4], episodes=2))
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_example_plays_as_the_policy_does_without_torch_and_maskrl(tmp_path, way):
+    run, _ = trained(
+        tmp_path / "run", own(*SAC, *WAYS[way], "budget.frames=90", "evaluation.every=90", "checkpoint_every=90")
+    )
+    out, factory = tmp_path / "policy.onnx", tmp_path / "my_env.py"
+    main_ends("export", str(run.path), "--out", str(out), "--observations", "5", "--episodes", "1")
+    kwargs = run.recipe.env.kwargs
+    factory.write_text(f"import own_env\ndef make_env():\n    return own_env.make_env(**{kwargs!r})\n")
+    example = FILE.parents[1] / "examples" / "play_onnx.py"
+    command = [sys.executable, "-c", ALONE, str(example), str(out), f"{factory}:make_env"]
+    played = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(FILE.parent)}, capture_output=True, text=True, check=True
+    )
+    policy, expected = maskrl.load(run.path), []
+    with closing(run.recipe.env.make(seed=1, training=False)) as env:
+        for seed in range(2):
+            env.reset(seed=seed)
+            policy.reset()
+            total, ended = 0.0, False
+            while not ended:
+                _, reward, terminated, truncated, _ = env.unwrapped.step_outside(policy.act(env.unwrapped.raw()))
+                total, ended = total + reward, terminated or truncated
+            expected.append(total)
+    assert json.loads(played.stdout.splitlines()[-1]) == expected
+
+
 def test_a_proof_says_how_far_returns_are_apart():
     proof = export.Proof("observations of its own play", 10, 1e-7, returns=(3.0, 4.5), policy_returns=(3.0, 4.25))
     assert proof.words.endswith("returns that differ by up to 0.25 over 2 episodes")
@@ -185,6 +225,12 @@ def test_an_export_of_a_strangers_run_runs_no_code(tmp_path, capsys, monkeypatch
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
     main_ends("export", str(run.path), "--out", str(tmp_path / "policy.onnx"))
     assert "random pictures" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run.path)])
+    assert "--trust" in capsys.readouterr().err
+    main_ends("evaluate", str(run.path), "--episodes", "1", "--trust", "--json")
+    assert json.loads(capsys.readouterr().out)["frames"] == 120
+    monkeypatch.setenv(consent.INHERITED, "")  # another process: --trust was for one command
     with pytest.raises(SystemExit):
         main(["evaluate", str(run.path)])
     assert "--trust" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Write the scores of runs as small files for a repository, from which `maskrl report` can rebuild their page.
 
-scores.csv   a row per evaluation: method, task, seed, frames, decisions, updates, score, seconds
+scores.csv   a row per evaluation: method, task, seed, frames, decisions, updates, score, seconds, processor seconds; before
+             training also the score of random actions
 probes.csv   a row per probe of the encoder during training, and the final linear probe if `maskrl probe` was run
 about.json   the recipe of every method on every task, all versions, the machine, and the commands
 """
@@ -23,13 +24,14 @@ from maskrl.runs.directory import Run
 
 PROBES = "probes.csv"
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    SCORES: ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds"),
+    SCORES: ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds", "random"),
     PROBES: (
         *("method", "task", "seed", "frames", "encoder_cosine", "decoder_cosine", "rank", "dead"),
         *("r2", "r2_random_encoder"),
     ),
 }
 MARK = b'{\n "commands": ['  # the beginning of about.json
+FIRST = b"method,task,seed,frames,"  # the beginning of a table, of an earlier version too
 APART = ("seed", "threads")  # values of a recipe that differ between runs
 MACHINE = ("platform", "processor", "cpu", "instructions", "cuda", "driver", "renderer")  # of a run's versions
 
@@ -83,8 +85,12 @@ class _Study:
     def add(self, run: Run) -> None:
         method, task, seed = method_of(run.recipe), task_of(run.recipe), run.recipe.seed
         self.include(str(run.path), method, task, run.recipe, run.versions())
+        random = {event["frames"]: round(score_or_nan(event["score"]), 4) for event in run.events("random")}
         found = {
-            SCORES: [_row(run, method, task, event) for event in run.events("evaluation")],
+            SCORES: [
+                _row(run, method, task, event) | {"random": random.get(event["frames"])}
+                for event in run.events("evaluation")
+            ],
             PROBES: _probes(run, method, task),
         }
         earlier = {
@@ -132,8 +138,8 @@ def publish(
     }
     out.mkdir(parents=True, exist_ok=True)
     require_output(out / ABOUT, MARK, force=force)
-    for name, columns in COLUMNS.items():
-        require_output(out / name, ",".join(columns).encode(), force=force)
+    for name in COLUMNS:
+        require_output(out / name, FIRST, force=force)
     write_whole(out / ABOUT, json.dumps(about, indent=1) + "\n")
     for name, rows in study.tables.items():
         write_whole(out / name, _as_csv(COLUMNS[name], sorted(rows, key=lambda row: (*_whose(row), row["frames"]))))
@@ -169,8 +175,10 @@ def _short(value: Any) -> Any:
 
 
 def _shared(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's values that all its runs share; its seed is 0."""
+    """The recipe's values that all its runs share; its seed is 0, and a user's file is named without its folder."""
     tree: dict[str, Any] = json.loads(as_json(recipe))
+    if (file := tree["env"].get("file")) is not None:
+        tree["env"]["file"] = Path(file).name
     return tree | dict.fromkeys(APART, None) | {"seed": 0}
 
 

@@ -115,7 +115,7 @@ def consented(recipe: "Recipe", env: str | None, trust: bool) -> "Recipe":
             other: Any = recipe.env.made_from(env)
             return replace(recipe, env=other)
         if trust:
-            recipe.env.trust()
+            recipe.env.allow()
         return recipe
 
 

@@ -67,6 +67,9 @@ class EnvConfig(Config):
         """Whether its code may run without asking (see envs/consent.py)."""
         return True
 
+    def allow(self) -> None:
+        """Allow its code to run in this process and its children, if that needs consent (see envs/consent.py)."""
+
     def trust(self) -> None:
         """Allow its code to run for this user on this machine, now and later, if that needs consent (see envs/consent.py)."""
 

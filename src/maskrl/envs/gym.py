@@ -11,8 +11,9 @@ import inspect
 import json
 import sys
 import types
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -160,8 +161,11 @@ class Gym(EnvConfig):
         consent.allow(made.identity)
         return made
 
-    def trust(self) -> None:
+    def allow(self) -> None:
         consent.allow(self.identity)
+
+    def trust(self) -> None:
+        self.allow()
         if self.is_portable:
             consent.remember(self.identity)
 
@@ -281,6 +285,7 @@ class GymEnv(gym.Env[Frame, Any]):
             self._env.close()
             raise EnvironmentRefusedError(f"{config.task}: {error}") from None
         self._picture, self._shape = picture, shape
+        self._declared = str(self._env.action_space)
         self._newest: Frame = np.zeros(shape, np.uint8)
         self._numbers: Numbers | None = None  # the current vector observation, unscaled
         self._steps_left = 0
@@ -300,6 +305,12 @@ class GymEnv(gym.Env[Frame, Any]):
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"reset() returned {_shape_of(answer)}, and must return (observation, info), as in Gymnasium"
+            )
+        space = self._env.action_space
+        if Actions.of(space, self._config.action_limit) != self.outside.actions:
+            raise ValueError(
+                f"its actions are {space} after a reset, and were {self._declared} before: an agent needs the same in every "
+                "episode. Set action_space in the constructor"
             )
         self._steps_left = self._config.time_limit
         self._newest = self._shown(answer[0])
@@ -445,11 +456,20 @@ def _spec(task: str) -> Any:
     try:
         return gym.spec(name)
     except gym.error.Error as error:
+        _import_packages()
         near = difflib.get_close_matches(name, gym.registry, n=3, cutoff=0.5)
         words = f"did you mean {' or '.join(f'gym/{one}' for one in near)}?" if near else "no installed id is near it."
         raise EnvironmentRefusedError(
             f"gym/{task} is not registered ({str(error).rstrip('.')}): {words} An id of another package is gym/PACKAGE:ID."
         ) from None
+
+
+def _import_packages() -> None:
+    """Import the installed ones of `PACKAGES`, so that their ids are registered and can be suggested."""
+    for package in sorted(set(PACKAGES.values())):
+        with warnings.catch_warnings(), suppress(Exception):  # not installed, or broken
+            warnings.simplefilter("ignore")
+            importlib.import_module(package)
 
 
 def _module(path: Path, sha256: str) -> types.ModuleType:

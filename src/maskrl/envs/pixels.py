@@ -91,4 +91,7 @@ def as_channels_last(picture: NDArray[Any], expected: tuple[int, int, int]) -> F
             return picture[..., None]
         return picture if picture.shape == expected else picture.transpose(1, 2, 0)
     seen = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
-    raise ValueError(f"the picture is {seen}, and its space says uint8 {expected} (height, width, channels)")
+    raise ValueError(
+        f"the picture is {seen}, and its space says uint8 {expected} (height, width, channels): return pictures of one size, and "
+        "declare it in observation_space"
+    )

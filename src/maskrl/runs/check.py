@@ -46,7 +46,8 @@ class Sample:
 
     observation_space: str
     action_space: str
-    rewards: list[float] = field(default_factory=list)  # one per decision, scaled as in training
+    rewards: list[float] = field(default_factory=list)  # one per decision, scaled and clipped as in training
+    scores: list[float] = field(default_factory=list)  # the same, as the environment gave them
     lengths: list[int] = field(default_factory=list)  # of the finished episodes, in decisions
     ends: list[tuple[bool, bool]] = field(default_factory=list)  # terminated and truncated of these episodes
     changed: list[bool] = field(default_factory=list)  # whether each frame differs from the one before
@@ -164,6 +165,7 @@ def _decisions(env: Any, recipe: Recipe, decisions: int, sample: Sample | None =
         length += 1
         if sample is not None:
             sample.rewards.append(float(reward))
+            sample.scores.append(float(info.get("score", reward)))
             sample.steps += int(info.get("frames", 1))
         seen = crc32(np.ascontiguousarray(obs).data)
         seen = crc32(info["vector"].tobytes(), seen) if "vector" in info else seen
@@ -281,7 +283,16 @@ def _rewards(recipe: Recipe, sample: Sample) -> Finding:
     if not np.isfinite(rewards).all():
         return Finding("rewards", "not finite", "bad", "A reward must be a number: look for a division by zero.")
     zeros, largest = float(np.mean(rewards == 0)), float(np.abs(rewards).max())
-    seen = f"{number(rewards.min())} to {number(rewards.max())} per decision, {zeros:.1%} are 0"
+    scores = np.array(sample.scores)
+    sizes = np.abs(scores[scores != 0])
+    seen = f"{number(scores.min())} to {number(scores.max())} per decision, {zeros:.1%} are 0"
+    if (
+        (limit := getattr(recipe.env, "reward_clip", None)) is not None
+        and largest == limit
+        and sizes.max() > 2 * sizes.min()
+    ):
+        fix = f"If their sizes matter, scale them below the clip: env.reward_scale={limit / sizes.max():.1g}."
+        return Finding("rewards", f"{seen}; training clips them to ± {limit:g}", "look", fix)
     if zeros == 1:
         return Finding(
             "rewards",
