@@ -1,10 +1,10 @@
-"""SAC from pixels in one file, with MLR as three marked lines. A few minutes on a CPU.
+"""SAC from pixels in one file, with MLR as three marked lines. Minutes on a CPU.
 
     python examples/sac_single_file.py               # or with other values: steps=1000 seed=3
 
-It moves a dot to a goal: an episode is worth 9.2 to who acts at random, and 38.5 to who goes straight there. Letters: N batch,
-C H W pixels, A action, d latent. For another task, put an environment with uint8 (C, H, W) observations into `make_env`, and an
-encoder for its size into `make_encoder`.
+It balances the pole on DMControl's cart. Random actions score about 280 of 1000. Letters: N batch, C H W pixels, A action, d
+latent. For another task, return an environment with uint8 (C, H, W) observations from `make_env`, and an encoder for its size
+from `make_encoder`.
 """
 
 import sys
@@ -18,37 +18,39 @@ import torch
 from torch import Tensor, nn
 
 import maskrl
-from maskrl.envs.toy import ToyControl
 from maskrl.nn.augment import RandomShift
 
 
 @dataclass
 class Config:
     seed: int = 1
-    steps: int = 3000
-    learning_starts: int = 300
-    replay_size: int = 3000
+    steps: int = 7500
+    learning_starts: int = 500
+    replay_size: int = 7500
     batch_size: int = 64
     learning_rate: float = 1e-3
     discount: float = 0.99
     target_rate: float = 0.01  # how much of the critic its slow copy takes over at each update
-    evaluate_every: int = 1000
+    evaluate_every: int = 1500
     frame_stack: int = 3  # frames on the channel axis, which MLR's store keeps once
     shift: int = 2  # pixels that the critic's pictures move at random
     latent: int = 50  # d
-    hidden: int = 128
+    hidden: int = 256
     clips: int = 4  # that MLR learns from at a time
 
 
 def make_env(config: Config) -> gym.Env[Any, Any]:
-    return ToyControl(size=32, frame_stack=config.frame_stack).make(seed=config.seed, training=True)
+    stack = f"env.frame_stack={config.frame_stack}"
+    recipe = maskrl.recipe("dmcontrol/cartpole-balance", stack, profile="lite")  # 48 pixels, 8 frames per decision
+    return recipe.env.make(seed=config.seed, training=False)
 
 
 def make_encoder(channels: int, latent: int) -> nn.Sequential:
-    return nn.Sequential(  # (N, C, 32, 32) in [0, 1]
-        *(nn.Conv2d(channels, 16, 3, stride=2), nn.ReLU()),  # (N, 16, 15, 15)
-        *(nn.Conv2d(16, 16, 3, stride=2), nn.ReLU()),  # (N, 16, 7, 7)
-        *(nn.Flatten(), nn.Linear(16 * 7 * 7, latent), nn.LayerNorm(latent)),  # (N, d)
+    return nn.Sequential(  # (N, C, 48, 48) in [0, 1]
+        *(nn.Conv2d(channels, 16, 3, stride=2), nn.ReLU()),  # (N, 16, 23, 23)
+        *(nn.Conv2d(16, 16, 3, stride=2), nn.ReLU()),  # (N, 16, 11, 11)
+        *(nn.Conv2d(16, 16, 3), nn.ReLU()),  # (N, 16, 9, 9)
+        *(nn.Flatten(), nn.Linear(16 * 9 * 9, latent), nn.LayerNorm(latent)),  # (N, d)
     )
 
 
@@ -157,7 +159,7 @@ def train(config: Config) -> float:
             copy.data.lerp_(weight.data, config.target_rate)
         if (step + 1) % config.evaluate_every == 0:
             score = play(eval_env, critic, actor)
-            print(f"step {step + 1:5d}  return {score:6.2f}  mlr cosine {metrics['mlr/cosine']:.2f}", flush=True)
+            print(f"step {step + 1:5d}  return {score:4.0f}  mlr cosine {metrics['mlr/cosine']:.2f}", flush=True)
     return play(eval_env, critic, actor, episodes=10)
 
 
@@ -186,4 +188,4 @@ if __name__ == "__main__":
     given = dict(word.split("=") for word in sys.argv[1:])
     defaults = Config()
     config = replace(defaults, **{name: type(getattr(defaults, name))(value) for name, value in given.items()})
-    print(f"return at the end: {train(config):.2f}  (random 9.2, perfect 38.5)")
+    print(f"return at the end: {train(config):.0f} of 1000 (random actions: about 280)")
