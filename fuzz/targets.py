@@ -35,16 +35,16 @@ RUN.mkdir()
 (RUN / "recipe.json").write_text(as_json(RECIPE))
 
 
-def _compute_once() -> None:
-    """Remember what does not depend on the fuzzed bytes: the values of toy/reach, and what is read from `RUN`'s recipe."""
+def compute_once() -> None:
+    """Remember what does not depend on the fuzzed bytes: the values of toy/reach, and what is read from `RUN`'s recipe.
+
+    For a process that only fuzzes: it replaces functions of maskrl.
+    """
     recipes._find, toy.objectives = cache(recipes._find), cache(toy.objectives)
     method, protocol = method_of(RECIPE), protocol_of(RECIPE)
     for module in (reading, facts):
         module.method_of, module.protocol_of = lambda recipe: method, lambda recipe, versions: protocol
     directory.from_json = cache(from_json)
-
-
-_compute_once()
 
 
 def overrides(data: bytes) -> None:
