@@ -33,6 +33,7 @@ def main() -> None:
         (found / f"seed-{number}").write_bytes(seed)
     options = [f"-runs={asked.runs}", f"-seed={asked.seed}", "-max_len=8192", "-timeout=30", "-rss_limit_mb=4000"]
     options += [f"-max_total_time={asked.seconds}", f"-artifact_prefix={HERE}/", "-print_final_stats=1", "-verbosity=0"]
+    targets.compute_once()
     atheris.Setup([sys.argv[0], *options, str(found), str(corpus)], targets.TARGETS[asked.target])
     atheris.Fuzz()
 

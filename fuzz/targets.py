@@ -6,16 +6,21 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from maskrl import recipes
+from maskrl.analysis import reading
+from maskrl.analysis.protocol import method_of, protocol_of
 from maskrl.analysis.reading import read_csv, read_folder
 from maskrl.cli.sweep import _row, _summary
 from maskrl.clock import Clock
+from maskrl.recipes import toy
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import as_json
+from maskrl.report import facts
 from maskrl.report.facts import run_facts
-from maskrl.runs import checkpoint
+from maskrl.runs import checkpoint, directory
 from maskrl.runs.directory import RunError, RunFiles
 from maskrl.runs.log import Log
 from maskrl.runs.policy import policy_of
@@ -25,6 +30,21 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 PLACE = tempfile.TemporaryDirectory(dir=MEMORY)
 HERE = Path(PLACE.name)
 RECIPE = recipes.resolve("toy/reach", profile="lite")
+RUN = HERE / "run"  # of `metrics`
+RUN.mkdir()
+(RUN / "recipe.json").write_text(as_json(RECIPE))
+
+
+def compute_once() -> None:
+    """Remember what does not depend on the fuzzed bytes: the values of toy/reach, and what is read from `RUN`'s recipe.
+
+    For a process that only fuzzes: it replaces functions of maskrl.
+    """
+    recipes._find, toy.objectives = cache(recipes._find), cache(toy.objectives)
+    method, protocol = method_of(RECIPE), protocol_of(RECIPE)
+    for module in (reading, facts):
+        module.method_of, module.protocol_of = lambda recipe: method, lambda recipe, versions: protocol
+    directory.from_json = cache(from_json)
 
 
 def overrides(data: bytes) -> None:
@@ -40,15 +60,13 @@ def recipe(data: bytes) -> None:
 
 def metrics(data: bytes) -> None:
     """The log of a run, for a report, a listing and a resume."""
-    run = _folder("run")
-    (run / "recipe.json").write_text(as_json(RECIPE))
-    (run / "metrics.jsonl").write_bytes(data)
+    (RUN / "metrics.jsonl").write_bytes(data)
     with suppress(RunError):
-        RunFiles(run).scores  # noqa: B018, it is computed
-        read_folder(run, set())
+        RunFiles(RUN).scores  # noqa: B018, it is computed
+        read_folder(RUN, set())
         with suppress(ValueError, KeyError, TypeError, OverflowError):  # `all_facts` leaves such a run out
-            run_facts(run)
-        Log(run).rewind(Clock(10, 10, 5, 1.0), {"lines": 1, "bytes": len(data) // 2, "sha256": ""}, 5)
+            run_facts(RUN)
+        Log(RUN).rewind(Clock(10, 10, 5, 1.0), {"lines": 1, "bytes": len(data) // 2, "sha256": ""}, 5)
 
 
 def manifest(data: bytes) -> None:

@@ -3,8 +3,25 @@
 import contextlib
 import io
 import signal
+from collections.abc import Iterator
+from typing import Any
+
+import typer
 
 from maskrl import cli
+
+
+def commands() -> dict[str, Any]:
+    """Every command of the command line's own table, by its name, such as "sweep status"."""
+
+    def below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield name, command
+        for each in inner or ():
+            yield from below(inner[each], f"{name} {each}".strip())
+
+    return dict(below(typer.main.get_command(cli.app), ""))
 
 
 def called(words: list[str], seconds: float = 60.0) -> tuple[int, str]:

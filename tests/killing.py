@@ -1,7 +1,9 @@
 """Real processes that train, and are sent signals: for tests, and for the long counts of docs/reliability.md.
 
-python tests/killing.py kills --count 1000      kills of toys, DMControl and Atari, compared with twins whom nothing happened to
-python tests/killing.py sequences --count 500   random orders of signals, kills, deletions and restarts
+python tests/killing.py kills --count 500 --seed 1       kills of toys, DMControl and Atari, compared with undisturbed runs
+python tests/killing.py sequences --count 250 --seed 1   random orders of signals, kills, deletions and restarts
+
+These are slices: counts of several seeds add up in results/reliability.json (tools/counts.py), and slices may run side by side.
 """
 
 import argparse
@@ -13,9 +15,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,69 +33,90 @@ from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig
 from maskrl.runs import checkpoint
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.signals import Stopped
-from tiny_runs import events, same_end, tiny_breakout, tiny_rainbow, tiny_recipe, trained
+from tiny_runs import events, same, same_end, tiny_breakout, tiny_drqv2, tiny_rainbow, tiny_recipe, trained
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import counts
 
 # A server that has imported everything, and forks: children start at once and share no thread with this process.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop", "tiny_runs"])
+# No simulator among them: what a simulator starts when it is imported does not survive a fork.
+context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop", "maskrl.agents.drqv2", "maskrl.agents.rainbow"])
 
-STOPPED, REFUSED = 3, 2  # exit codes of a child: a signal stopped it, or the run refused
+START = -1  # instead of a decision: before the run is opened
+STOPPED, REFUSED, EARLY = (
+    3,
+    2,
+    4,
+)  # exit codes of a child: a signal stopped it, the run refused, Ctrl-C while it started
+Tell = Callable[[Mapping[str, "Counter[str]"]], None]  # is told the counts so far
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Reporting(Silent):
-    """Sends every decision down a pipe."""
+class Gate(Silent):
+    """Waits at a decision until it is told to go on. Then a signal hits its own process: there, however busy the machine is."""
 
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, connection: Any, at: int) -> None:
         super().__init__()
-        self.pipe = pipe
+        self.connection, self.at = connection, at
+        if at == START:
+            self.wait()
 
     def write(self, points: Mapping[str, float], clock: Clock) -> None:
-        if not points:
-            os.write(self.pipe, clock.decisions.to_bytes(4, "little"))
+        if START < self.at <= clock.decisions:
+            self.wait()
+
+    def wait(self) -> None:
+        self.at = START
+        self.connection.send("here")
+        number, delay = self.connection.recv()
+        threading.Thread(target=strike, args=(number, delay), daemon=True).start()
 
 
-def child(connection: Any, path: Path, recipe: Recipe) -> None:
+def strike(number: int, delay: float) -> None:
+    time.sleep(delay)
+    os.kill(os.getpid(), number)
+
+
+def child(connection: Any, path: Path, recipe: Recipe, at: int) -> None:
     torch.set_num_threads(1)
     try:
-        trained(path, recipe, Reporting(connection.fileno()))
+        trained(path, recipe, Gate(connection, at))
     except Stopped:
         sys.exit(STOPPED)
-    except BrokenPipeError:
-        sys.exit(1)
     except RunError:
         sys.exit(REFUSED)
+    except KeyboardInterrupt:  # before the loop has taken over
+        sys.exit(EARLY)
 
 
 class Trainer:
-    """A process that trains, and tells of its decisions."""
+    """A process that trains up to a decision, and waits there. `START`: before it has opened the run."""
 
-    def __init__(self, path: Path, recipe: Recipe) -> None:
-        self._pipe, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=child, args=(theirs, path, recipe))
+    def __init__(self, path: Path, recipe: Recipe, at: int) -> None:
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=child, args=(theirs, path, recipe, at))
         self.process.start()
         theirs.close()
-        self.decisions = 0
 
-    def until(self, decision: int) -> bool:
-        """Wait for a decision; False if the process ends before."""
-        while self.decisions < decision:
-            message = os.read(self._pipe.fileno(), 4)
-            if not message:
-                return False
-            self.decisions = int.from_bytes(message, "little")
-        return True
+    def arrives(self) -> bool:
+        """Wait for the decision; False if the process ends before."""
+        with suppress(EOFError, OSError):
+            return bool(self._pipe.recv())
+        return False
 
-    def pause(self, paused: bool = True) -> None:
-        if self.process.is_alive():
-            os.kill(self.process.pid or 0, signal.SIGSTOP if paused else signal.SIGCONT)
+    def struck(self, number: int, delay: float = 0.0) -> str:
+        """Let it go on, and hit it by a signal. Returns its name, or "ended before" if the run was done by then."""
+        with suppress(OSError):
+            self._pipe.send((number, delay))
+        code = self.end()
+        # 128 + number: by the watchdog, which ends a process that does not answer.
+        ends = (0, STOPPED, -number, 128 + number, *([EARLY] if number == signal.SIGINT else []))
+        assert code in ends, f"exit code {code} after {signal.Signals(number).name}"
+        return "ended before" if code == 0 else signal.Signals(number).name
 
-    def end(self, number: int | None = None) -> int:
-        """Send a signal, if one is given, and wait for the end: the exit code."""
-        if number is not None and self.process.is_alive():
-            os.kill(self.process.pid or 0, number)
-        while self.process.is_alive() and os.read(self._pipe.fileno(), 4096):
-            pass
+    def end(self) -> int:
+        """Wait for the end: the exit code."""
         self.process.join()
         self._pipe.close()
         code = self.process.exitcode
@@ -99,7 +124,67 @@ class Trainer:
         return int(code or 0)
 
 
+# ── Runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def often(recipe: Recipe) -> Recipe:
+    """Saved often, evaluated briefly, on one thread: then most of a kill's cost is the start of the next process."""
+    return replace(
+        recipe,
+        threads=1,
+        evaluation=replace(recipe.evaluation, episodes=1),
+        checkpoint_every=15 * recipe.env.action_repeat,
+    )
+
+
+def brief(recipe: Recipe) -> Recipe:
+    """90 decisions, the first 40 random."""
+    budget = Budget(decisions=90) if recipe.budget.frames is None else Budget(frames=90)
+    return often(replace(recipe, budget=budget, agent=replace(recipe.agent, warmup_decisions=40)))
+
+
+def tiny_cartpole(make: Callable[..., Recipe] = tiny_recipe) -> Recipe:
+    return make(
+        name="dmcontrol/cartpole-swingup",
+        env=DMControl(task="cartpole-swingup", action_repeat=8, size=28, frame_stack=3),
+        agent=replace(make().agent, warmup_decisions=20),
+        budget=Budget(frames=8 * 60),
+        evaluation=Evaluation(every=8 * 200, episodes=1),
+        checkpoint_every=8 * 15,
+    )
+
+
+KILLED: dict[str, Callable[[], Recipe]] = {
+    "toy/reach, SAC with MLR": tiny_recipe,
+    "dmcontrol/cartpole-swingup, SAC with MLR": tiny_cartpole,
+    "atari/breakout, Rainbow with MLR": tiny_breakout,
+    "toy/reach, DrQ-v2": tiny_drqv2,
+    "dmcontrol/cartpole-swingup, DrQ-v2": lambda: tiny_cartpole(tiny_drqv2),
+    "toy/catch, Rainbow with MLR": tiny_rainbow,
+    "toy/reach, SAC, environment in its own process": lambda: tiny_recipe(mlr=False, overlap=True),
+    "atari/breakout, Rainbow": lambda: replace(tiny_breakout(), objective=None),
+    "toy/catch, Rainbow, replay in memory": lambda: tiny_rainbow(
+        mlr=False, replay=ReplayConfig(capacity=80, storage="memory")
+    ),
+}
+FAULTED: dict[str, Callable[[], Recipe]] = {
+    "SAC with MLR": lambda: brief(tiny_recipe()),
+    "Rainbow": lambda: brief(tiny_rainbow(mlr=False, replay=ReplayConfig(capacity=50))),
+    "DrQ-v2": lambda: brief(tiny_drqv2()),
+}
+
+
+def twins_of(recipes: Mapping[str, Recipe], place: Path) -> dict[str, Run]:
+    """Undisturbed runs."""
+    return {name: trained(place / f"twin {number}", recipe)[0] for number, (name, recipe) in enumerate(recipes.items())}
+
+
 # ── Sequences of faults ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def delay_of(chance: random.Random, at: int) -> float:
+    """Some time within a decision, or within what a process does before the first one."""
+    return chance.uniform(0, 0.5 if at == START else 0.02)
 
 
 def sequence(path: Path, recipe: Recipe, whole: Run, chance: random.Random) -> Counter[str]:
@@ -107,23 +192,13 @@ def sequence(path: Path, recipe: Recipe, whole: Run, chance: random.Random) -> C
     done, harmed = Counter[str](), False
     last = whole.recipe.frames // recipe.env.action_repeat
     for _ in range(chance.randint(1, 6)):
-        trainer = Trainer(path, recipe)
-        went_on = trainer.until(chance.randint(0, last - 1))
-        time.sleep(chance.uniform(0, 0.03))
-        if went_on and chance.random() < 0.2:
-            (path / "lock").unlink(missing_ok=True)
+        at = chance.randint(START, last - 1)
+        trainer = Trainer(path, recipe, at)
+        if trainer.arrives() and at != START and chance.random() < 0.2:
+            (path / "lock").unlink()
             done["lock deleted under the trainer"] += 1
-            trainer.pause()  # so that it does not end before the second has begun
-            second = Trainer(path, recipe)
-            assert second.end() != 0 or not trainer.process.is_alive(), "a second trainer ran beside the first"
-            trainer.pause(False)
-        number = chance.choice(SIGNALS)
-        code = trainer.end(number)
-        done[signal.Signals(number).name] += 1
-        early = (
-            1 if number == signal.SIGINT else -number
-        )  # before the loop has taken over, Ctrl-C is a KeyboardInterrupt
-        assert code in (0, STOPPED, -number, early), f"exit code {code} after {signal.Signals(number).name}"
+            assert Trainer(path, recipe, last).end() == REFUSED, "a second trainer ran beside the first"
+        done[trainer.struck(chance.choice(SIGNALS), delay_of(chance, at))] += 1
         done.update(between := _between(path, chance))
         harmed |= "log lost" in between
     run, _ = trained(path, recipe, Silent())
@@ -165,93 +240,66 @@ def _between(path: Path, chance: random.Random) -> list[str]:
     return [what] if what else []
 
 
-def sequences(count: int, seed: int = 0) -> Counter[str]:
-    """Many of them, in turn on SAC and on Rainbow."""
-    done = Counter[str]()
+def sequences(count: int, seed: int = 0, *, tell: Tell = lambda counted: None) -> dict[str, Counter[str]]:
+    """Many of them, in turn on each agent."""
+    done = {name: Counter[str]() for name in FAULTED}
     with tempfile.TemporaryDirectory(dir=_memory()) as place:
-        twins = {
-            name: trained(Path(place, name), make())[0]
-            for name, make in (("sac", tiny_recipe), ("rainbow", tiny_rainbow))
-        }
+        twins = twins_of({name: make() for name, make in FAULTED.items()}, Path(place))
         for number in range(count):
-            name = ("sac", "rainbow")[number % 2]
-            path = Path(place, "run")
+            name, path = list(FAULTED)[number % len(FAULTED)], Path(place, "run")
             try:
-                done += sequence(path, twins[name].recipe, twins[name], random.Random(f"{seed} {number}"))
+                done[name] += sequence(path, twins[name].recipe, twins[name], random.Random(f"{seed} {number}"))
             except BaseException:
                 print(f"sequence {number} of seed {seed} on {name} failed", flush=True)
                 raise
-            done["sequences"] += 1
+            done[name]["sequences"] += 1
             shutil.rmtree(path)
-            if count >= 50 and number % 10 == 9:
-                print(dict(done), flush=True)
+            tell(done)
     return done
 
 
 # ── Kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def tiny_cartpole() -> Recipe:
-    return tiny_recipe(
-        name="dmcontrol/cartpole-swingup",
-        env=DMControl(task="cartpole-swingup", action_repeat=8, size=28, frame_stack=3),
-        agent=replace(tiny_recipe().agent, warmup_decisions=20),
-        budget=Budget(frames=8 * 60),
-        evaluation=Evaluation(every=8 * 200, episodes=1),
-        checkpoint_every=8 * 15,
-    )
+KILLS = 20  # of a run
 
 
-KILLED: dict[str, Callable[[], Recipe]] = {
-    "toy/reach, SAC with MLR": tiny_recipe,
-    "toy/reach, SAC": lambda: tiny_recipe(mlr=False),
-    "toy/catch, Rainbow with MLR": tiny_rainbow,
-    "toy/catch, Rainbow, replay in memory": lambda: tiny_rainbow(
-        mlr=False, replay=ReplayConfig(capacity=80, storage="memory")
-    ),
-    "dmcontrol/cartpole-swingup, SAC with MLR": tiny_cartpole,
-    "atari/breakout, Rainbow with MLR": tiny_breakout,
-}
-
-
-def kills(count: int, seed: int = 0) -> dict[str, Counter[str]]:
-    """So many signals in all, ten to a run, compared with the twin of each: signals and differences by recipe."""
-    done = {name: Counter[str]() for name in KILLED}
+def kills(count: int, seed: int = 0, *, only: str = "", tell: Tell = lambda counted: None) -> dict[str, Counter[str]]:
+    """At least so many kills in all, of runs in turn, which are compared with their twins."""
+    recipes = {name: often(make()) for name, make in KILLED.items() if only in name}
+    done = {name: Counter[str]() for name in recipes}
     with tempfile.TemporaryDirectory(dir=_memory()) as place:
-        twins = {
-            name: trained(Path(place, str(number)), make())[0] for number, (name, make) in enumerate(KILLED.items())
-        }
-        number = 0
-        while sum(counts.total() - counts["runs"] - counts["differences"] for counts in done.values()) < count:
-            name, chance = list(KILLED)[number % len(KILLED)], random.Random(f"{seed} {number}")
-            _kill_ten_times(Path(place, "run"), twins[name], chance, done[name])
+        twins, number = twins_of(recipes, Path(place)), 0
+        while sum(map(counts.kills_of, done.values())) < count:
+            name = list(recipes)[number % len(recipes)]
+            done[name] += killed_often(Path(place, "run"), twins[name], random.Random(f"{seed} {number}"))
             shutil.rmtree(Path(place, "run"))
             number += 1
-            print({name: dict(counts) for name, counts in done.items()}, flush=True)
+            tell(done)
     return done
 
 
-def _kill_ten_times(path: Path, whole: Run, chance: random.Random, done: Counter[str]) -> None:
-    recipe = whole.recipe
-    last = recipe.frames // recipe.env.action_repeat
-    for at in sorted(chance.sample(range(last), 10)):
-        trainer = Trainer(path, recipe)
-        trainer.until(at)
-        time.sleep(chance.uniform(0, 0.02))
-        number = chance.choice(SIGNALS)
-        trainer.end(number)
-        done[signal.Signals(number).name] += 1
+def killed_often(path: Path, whole: Run, chance: random.Random) -> Counter[str]:
+    """One run, killed many times on its way. Counts signals, and whether its end differs from its twin's."""
+    recipe, done = whole.recipe, Counter[str](runs=1)
+    for at in sorted(chance.sample(range(recipe.frames // recipe.env.action_repeat), KILLS)):
+        at = START if chance.random() < 0.1 else at
+        trainer = Trainer(path, recipe, at)
+        trainer.arrives()
+        done[trainer.struck(chance.choice(SIGNALS), delay_of(chance, at))] += 1
     run, _ = trained(path, recipe, Silent())
-    same = events(run) == events(whole) and _same_end(run, whole)
-    done["runs"] += 1
-    done["differences"] += not same
+    done["differences"] += not (events(run) == events(whole) and ended_alike(run, whole))
+    return done
 
 
-def _same_end(run: Run, whole: Run) -> bool:
+def ended_alike(run: Run, whole: Run) -> bool:
+    """As `same_end`, also for a replay in memory, of which slots that no draw can reach may differ."""
     if run.recipe.replay.storage == "disk":
         return same_end(run, whole)
-    both = [one.restore() or {} for one in (run, whole)]
-    return all(torch.equal(both[0]["replay"][key], both[1]["replay"][key]) for key in ("frames", "first", "reward"))
+    states = [one.restore() or {} for one in (run, whole)]
+    replays = [state.pop("replay") for state in states]
+    for state in states:
+        del state["position"]["seconds"], state["position"]["cpu_seconds"], state["log"]
+    return same(*states) and all(same(replays[0][key], replays[1][key]) for key in ("frames", "first", "reward"))
 
 
 def _memory() -> str | None:
@@ -264,6 +312,17 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["kills", "sequences"])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="Kill only runs whose name contains this, such as dmcontrol.")
+    parser.add_argument("--dry", action="store_true", help="Do not keep the counts in results/reliability.json.")
     asked = parser.parse_args()
-    found: Any = {"kills": kills, "sequences": sequences}[asked.what](asked.count, asked.seed)
-    print(json.dumps(found, indent=2))
+    part = f"seed {asked.seed}" + (f", {asked.only}" if asked.only else "")
+
+    def kept(done: Mapping[str, Counter[str]]) -> None:
+        print(json.dumps(done), flush=True)
+        if not asked.dry:
+            counts.keep(asked.what, part, done)
+
+    if asked.what == "kills":
+        kills(asked.count, asked.seed, only=asked.only, tell=kept)
+    else:
+        sequences(asked.count, asked.seed, tell=kept)

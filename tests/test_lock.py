@@ -1,8 +1,12 @@
-"""requirements.lock has what constraints.txt has, by digest, and no address."""
+"""requirements.lock has what constraints.txt has, by digest, and no address. `maskrl licences` has the licence of each."""
 
+import json
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
+
+from calling import called
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -22,3 +26,15 @@ def test_the_lock_names_no_index():
     text = (ROOT / "requirements.lock").read_text()
     assert "://" not in text
     assert "--index" not in text
+
+
+def test_the_licences_of_all_that_maskrl_requires_are_listed():
+    code, printed = called(["licences", "--json"])
+    assert code == 0
+    found = {re.sub(r"[-_.]+", "-", one["name"]).lower(): one["licence"] for one in json.loads(printed)}
+    for line in metadata.requires("maskrl") or ():
+        name = re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", line)[0]).lower()  # type: ignore[index]
+        if next(iter(metadata.distributions(name=name)), None) is not None:
+            assert found.get(name), name
+    assert "MIT" in found["maskrl"]
+    assert all(found.values())

@@ -8,6 +8,7 @@ import torch
 from builders import tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
 from maskrl.agents.base import Agent
+from maskrl.agents.drqv2 import DrQv2Config
 from maskrl.agents.rainbow import NatureEncoderConfig, RainbowConfig
 from maskrl.agents.sac import ControlEncoderConfig, SACConfig
 from maskrl.envs import Atari, ToyArcade, ToyControl
@@ -67,6 +68,19 @@ def tiny_rainbow(*, mlr: bool = True, **changes: object) -> Recipe:
         "checkpoint_every": 50,
     }
     return Recipe(**(settings | changes))  # type: ignore[arg-type]
+
+
+def tiny_drqv2(**changes: object) -> Recipe:
+    """As `tiny_recipe`, with DrQ-v2 alone."""
+    agent = DrQv2Config(
+        encoder=ControlEncoderConfig(filters=4, latent_dim=10, strides=(2, 2), squash=True, centre=True),
+        hidden=16,
+        augment=AugmentConfig(crop=None, shift=2, intensity=0.0),
+        batch_size=8,
+        warmup_decisions=60,
+        noise_decisions=100,
+    )
+    return tiny_recipe(mlr=False, **({"agent": agent} | changes))
 
 
 def tiny_breakout() -> Recipe:

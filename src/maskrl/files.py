@@ -14,13 +14,14 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Literal
 
 SMALL = 1 << 24  # maximum bytes of a JSON file, such as recipe.json
+ENCODER = 1 << 32  # maximum bytes of an encoder: hundreds of times the largest of ours
 LOG = 1 << 30  # maximum bytes of metrics.jsonl: thousands of times the log of the paper's longest run
 
 # The files of a run or a pre-training with their maximum bytes, and its folders with their allowed subfolders. Anything else with
 # one of these names is refused.
 FILES: Mapping[str, int | None] = {
     **dict.fromkeys(("recipe.json", "versions.json", "status.json", "lock", "probe.json", "pretrain.json"), SMALL),
-    **{"metrics.jsonl": LOG, "encoder.safetensors": None, "video.mp4": None, "video.gif": None},
+    **{"metrics.jsonl": LOG, "encoder.safetensors": ENCODER, "video.mp4": None, "video.gif": None},
 }
 FOLDERS: Mapping[str, tuple[str, ...]] = {"checkpoints": ("unfinished",), "replay": (), "tensorboard": ()}
 

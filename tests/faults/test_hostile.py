@@ -1,7 +1,8 @@
 """A run directory from a stranger: every file of a real run becomes something else, and every command that reads runs is called.
 
 What comes out is a refusal that names the file and what it is. Nothing outside is touched, and nothing hangs. The files are those
-of a real sweep, run and pre-training, and the commands those of the command line's own table: a new one must be added here.
+of a real sweep, run, pre-training and results, also of an environment of one's own. The commands are those of the command line's
+own table: a new one must be added here.
 """
 
 import os
@@ -9,16 +10,16 @@ import shutil
 import socket
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from calling import called
-from maskrl import cli
+import maskrl
+import own_env
+from calling import called, commands
+from maskrl.envs import consent
 from maskrl.files import RunError
 from maskrl.runs import checkpoint
 from maskrl.runs.directory import Run
@@ -28,17 +29,38 @@ from sweeps import TINY
 pytestmark = pytest.mark.faults
 
 GRID = [word for word in TINY if not word.startswith("objective")]
-SWEEP = ["sweep", "toy/reach", *GRID, "--methods", "baseline", "--seeds", "1"]
+# An environment of one's own, with numbers beside its pictures.
+OWN = f"{Path(own_env.__file__)}:make_dict"
+OWN_GRID = [
+    *("budget.frames=60", "evaluation.every=30", "evaluation.episodes=1", "checkpoint_every=15", "threads=1"),
+    *("agent.warmup_decisions=20", "agent.batch_size=8", "agent.hidden=16", "agent.encoder.filters=4", "env.size=36"),
+    "env.action_repeat=1",
+]
 PRETRAIN = ["--transitions", "40", "--updates", "2"]
 
 
 class Place:
-    """A sweep of one run, and a pre-training with its agent."""
+    """A sweep of one run, its results, and a pre-training with its agent."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = "toy/reach", grid: Sequence[str] = GRID) -> None:
+        self.words = ["sweep", name, *grid, "--methods", "baseline", "--seeds", "1", "--profile", "lite"]
         self.sweep, self.pretraining, self.out = root / "sweep", root / "pretraining", root / "out"
-        (self.job,) = expand("toy/reach", seeds=1, methods=["baseline"], grid=GRID)
+        self.results = root / "results"
+        (self.job,) = expand(name, seeds=1, methods=["baseline"], grid=grid, profile="lite")
         self.run = self.sweep / self.job.directory
+
+    def make(self) -> None:
+        succeed([*self.words, "--out", str(self.sweep)])
+        succeed(["results", str(self.run), "--out", str(self.results)])
+        (self.run / "status.json").write_text(
+            '{"status": "stopped"}'
+        )  # so that `train` continues it, from before its end
+        checkpoint.checkpoints(self.run / "checkpoints")[0].path.unlink()
+
+
+def succeed(words: list[str]) -> None:
+    code, printed = called(words, seconds=300)
+    assert code == 0, printed
 
 
 # How each command is called on a place, and the folder whose files it reads.
@@ -59,7 +81,7 @@ OF_A_RUN: dict[str, Callable[[Place], list[str]]] = {
 }
 OF_A_SWEEP: dict[str, Callable[[Place], list[str]]] = {
     "sweep status": lambda place: ["sweep", "status", str(place.sweep)],
-    "sweep start": lambda place: [*SWEEP, "--out", str(place.sweep)],
+    "sweep start": lambda place: [*place.words, "--out", str(place.sweep)],
 }
 OF_A_PRETRAINING: dict[str, Callable[[Place], list[str]]] = {
     "pretrain": lambda place: ["pretrain", str(place.run), "--out", str(place.pretraining), *PRETRAIN],
@@ -68,40 +90,40 @@ OF_A_PRETRAINING: dict[str, Callable[[Place], list[str]]] = {
         f"encoder_from={place.pretraining / 'encoder.safetensors'}",
     ],
 }
+OF_RESULTS = {"report": lambda place: ["report", str(place.results), "--out", str(place.out / "report.html")]}
 OF_NO_RUN = {"check", "doctor", "licences", "plan", "recipes list", "recipes show"}  # and `bench …`
 
 
-def table(command: Any, name: str = "") -> Iterator[str]:
-    """The commands of the command line by their names."""
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield name
-    for each in inner or ():
-        yield from table(inner[each], f"{name} {each}".strip())
-
-
 def test_every_command_is_in_this_test_or_reads_no_run():
-    known = {*OF_A_RUN, *OF_A_SWEEP, *OF_A_PRETRAINING, *OF_NO_RUN}
-    missing = [name for name in table(typer.main.get_command(cli.app)) if not name.startswith("bench ")]
-    assert set(missing) <= known, "say in this file how to call it, or that it reads no run"
+    known, missing = {*OF_A_RUN, *OF_A_SWEEP, *OF_A_PRETRAINING}, []
+    for name, command in commands().items():
+        takes = {param.metavar for param in command.params if param.param_type_name == "argument"}
+        if takes & {"RUN", "RUNS", "DIR"} or not (name in OF_NO_RUN or name.startswith("bench ")):
+            missing += [] if name in known else [name]
+    assert not missing, "say in this file how to call it, or that it reads no run"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("hostile"))
-    assert called([*SWEEP, "--out", str(made.sweep)])[0] == 0
-    (made.run / "status.json").write_text('{"status": "stopped"}')  # so that `train` continues it, from before its end
-    checkpoint.checkpoints(made.run / "checkpoints")[0].path.unlink()
-    for words in (
-        ["probe", str(made.run), "--clips", "2"],
-        ["pretrain", str(made.run), "--out", str(made.pretraining), *PRETRAIN],
-    ):
-        code, printed = called(words)
-        assert code == 0, printed
+    made.make()
+    succeed(["probe", str(made.run), "--clips", "2"])
+    succeed(OF_A_PRETRAINING["pretrain"](made))
     os.remove(made.pretraining / "encoder.safetensors")  # so that `pretrain` continues it
-    assert called(OF_A_PRETRAINING["pretrain"](made))[0] == 0
+    succeed(OF_A_PRETRAINING["pretrain"](made))
     yield made
     print(f"attacks: {ATTACKS.total()}, {dict(ATTACKS)}")
+
+
+@pytest.fixture(scope="module")
+def own_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("own")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(root / "config"))  # what is trusted stays in the test
+        patch.setenv(consent.INHERITED, "")
+        made = Place(root, OWN, OWN_GRID)
+        made.make()
+        yield made
 
 
 # ── What a file may be instead ────────────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +174,8 @@ def folder(path: Path, outside: Path) -> str:
 
 
 ATTACKS = Counter[str]()  # by command: `pytest -s` shows them, for docs/reliability.md
-KINDS = (link, link_to_nothing, link_to_folder, pipe, device, listener, folder)
+Kind = Callable[[Path, Path], str]
+KINDS: tuple[Kind, ...] = (link, link_to_nothing, link_to_folder, pipe, device, listener, folder)
 
 
 def files_of(root: Path) -> list[str]:
@@ -178,10 +201,10 @@ def contents(root: Path) -> dict[str, tuple[bytes, float]]:
     return {name: ((root / name).read_bytes(), (root / name).stat().st_mtime) for name in files_of(root)}
 
 
-def attack(place: Place, root: Path, name: str, words: list[str], outside: Path) -> list[str]:
-    """What is wrong with how a command meets a file that is something else, in each way that there is."""
+def attack(root: Path, name: str, words: list[str], outside: Path, kinds: Sequence[Kind] = KINDS) -> list[str]:
+    """What is wrong with how a command meets a file that is something else, in each of these ways."""
     wrong = []
-    for kind in KINDS:
+    for kind in kinds:
         if kind is folder and (root / name).is_dir():
             continue
         before = contents(outside)
@@ -207,7 +230,36 @@ def outside(tmp_path: Path) -> Path:
 def test_a_run_of_which_a_file_is_something_else_is_refused(place: Place, outside: Path, command: str):
     names = files_of(place.run)
     assert {"recipe.json", "lock", "checkpoints", "replay/frames.u8", "probe.json"} <= set(names)
-    wrong = [line for name in names for line in attack(place, place.run, name, OF_A_RUN[command](place), outside)]
+    wrong = [line for name in names for line in attack(place.run, name, OF_A_RUN[command](place), outside)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("command", OF_A_RUN)
+def test_a_run_of_an_own_environment_of_which_a_file_is_something_else_is_refused(
+    own_place: Place, outside: Path, command: str
+):
+    words, root = OF_A_RUN[command](own_place), own_place.run
+    wrong = [line for name in files_of(root) for line in attack(root, name, words, outside, (link, pipe))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_policy_is_not_loaded_from_a_run_of_which_a_file_is_something_else(place: Place, outside: Path):
+    """In Python, `maskrl.load`."""
+    for name in files_of(place.run):
+        for kind in KINDS:
+            if kind is folder and (place.run / name).is_dir():
+                continue
+            with replaced(place.run / name, outside, kind) as what, pytest.raises(RunError) as refused:
+                maskrl.load(place.run)
+            assert what in str(refused.value)
+            assert name in str(refused.value)
+            ATTACKS["maskrl.load"] += 1
+    assert contents(outside) == {"secret": (b"untouched", (outside / "secret").stat().st_mtime)}
+
+
+@pytest.mark.parametrize("name", ["about.json", "scores.csv"])
+def test_published_results_of_which_a_file_is_something_else_are_refused(place: Place, outside: Path, name: str):
+    wrong = attack(place.results, name, OF_RESULTS["report"](place), outside)
     assert not wrong, "\n".join(wrong)
 
 
@@ -215,7 +267,7 @@ def test_a_run_of_which_a_file_is_something_else_is_refused(place: Place, outsid
 def test_a_sweep_of_which_a_file_is_something_else_is_refused(place: Place, outside: Path, command: str):
     names = files_of(place.sweep)
     assert "sweep.json" in names
-    wrong = [line for name in names for line in attack(place, place.sweep, name, OF_A_SWEEP[command](place), outside)]
+    wrong = [line for name in names for line in attack(place.sweep, name, OF_A_SWEEP[command](place), outside)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -223,7 +275,7 @@ def test_a_sweep_of_which_a_file_is_something_else_is_refused(place: Place, outs
 def test_a_pretraining_of_which_a_file_is_something_else_is_refused(place: Place, outside: Path, command: str):
     names = files_of(place.pretraining) if command == "pretrain" else ["encoder.safetensors"]
     words = OF_A_PRETRAINING[command](place)
-    wrong = [line for name in names for line in attack(place, place.pretraining, name, words, outside)]
+    wrong = [line for name in names for line in attack(place.pretraining, name, words, outside)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -240,6 +292,25 @@ def test_a_file_of_terabytes_is_refused_by_its_size(place: Place, outside: Path,
     with replaced(place.run / name, outside, hole) as what:
         code, printed = called(OF_A_RUN["report"](place))
     assert what in " ".join(printed.split()), (code, printed)
+
+
+def test_an_encoder_of_terabytes_is_refused_before_it_is_read(place: Place, outside: Path):
+    def hole(path: Path, _: Path) -> str:
+        shutil.copy(path.with_name(f"{path.name}.good"), path)
+        os.truncate(path, 1 << 40)
+        return "1,099,511,627,776 bytes"
+
+    with replaced(place.pretraining / "encoder.safetensors", outside, hole) as what:
+        code, printed = called(OF_A_PRETRAINING["train"](place))
+    assert code == 2
+    assert what in " ".join(printed.split())
+
+
+def test_an_environment_that_is_a_pipe_is_refused(tmp_path: Path):
+    os.mkfifo(tmp_path / "env.py")
+    code, printed = called(["train", f"{tmp_path / 'env.py'}:make", "--run-dir", str(tmp_path / "run")])
+    assert code == 2
+    assert "is a named pipe (FIFO)" in " ".join(printed.split())
 
 
 def test_a_checkpoint_of_terabytes_is_refused_by_its_header(place: Place, outside: Path):

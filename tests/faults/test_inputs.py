@@ -23,7 +23,8 @@ from maskrl.recipes.schema import Recipe, leaves
 from maskrl.runs.directory import Run
 from maskrl.runs.terminal import Progress, picture
 from maskrl.runs.trial import failure, require_numerics
-from tiny_runs import tiny_recipe
+from sweeps import TINY
+from tiny_runs import tiny_recipe, trained
 from written import write_run
 
 pytestmark = pytest.mark.faults
@@ -133,6 +134,16 @@ def test_a_folder_whose_name_begins_with_a_dash_is_no_option(tmp_path: Path, mon
     assert "-dash has reached 150 frames, but its checkpoints are gone" in printed
 
 
+def test_a_checkpoint_without_an_agent_is_refused(tmp_path: Path):
+    run = Run.create(tmp_path / "run", tiny_recipe())
+    run.save({"position": {"decisions": 60, "seconds": 1.0}, "spaces": {"obs": [9, 28, 28], "action_dim": 2}})
+    code, printed = called(["evaluate", str(run.path)])
+    assert code == 2
+    assert "The checkpoint does not fit the recipe beside it" in printed
+    with pytest.raises(RunError, match="cannot be continued from its checkpoint"):
+        trained(run.path, tiny_recipe())
+
+
 def test_markup_in_names_is_text(tmp_path: Path):
     folder = tmp_path / "[/red][bold]"
     write_run(folder / "[/red]", tiny_recipe(), {0: 1.0, 150: 2.0})
@@ -161,6 +172,14 @@ def test_every_encoding_of_the_output_will_do(tmp_path: Path, encoding: str):
     refused = maskrl("evaluate", str(tmp_path / "ümlaut ☃"), PYTHONIOENCODING=encoding)
     assert refused.returncode == 2
     assert b"Traceback" not in refused.stderr
+
+
+def test_a_run_is_trained_on_a_terminal_that_shows_ascii_alone(tmp_path: Path):
+    tiny = [word for word in TINY if not word.startswith("objective")]
+    words = ["train", "toy/reach", *tiny, "--method", "baseline", "--run-dir", str(tmp_path / "ümlaut ☃")]
+    done = maskrl(*words, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
 
 
 @pytest.mark.parametrize("width", [1, 20, 39])

@@ -3,6 +3,7 @@
 import os
 import random
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from builders import Silent
-from killing import Trainer, sequences
+from killing import Trainer, counts, kills, sequences
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
 from maskrl.runs import checkpoint
@@ -220,10 +221,17 @@ def test_no_order_of_faults_doubles_or_loses_an_event(undisturbed: list[dict[str
 
 
 def test_twenty_sequences_of_faults_with_real_processes_end_as_their_twins():
-    done = sequences(20)
+    done = sum(sequences(20).values(), Counter[str]())
     assert done["sequences"] == 20
     assert done["SIGKILL"]
     assert done["SIGTERM"]
+
+
+def test_runs_of_every_agent_that_are_killed_twenty_times_end_as_their_twins():
+    """A slice of `make kills`: the toys. DMControl and Atari are killed in test_faults.py and by hand."""
+    done = kills(60, only="toy/")
+    assert sum(map(counts.kills_of, done.values())) >= 60
+    assert all(counted["differences"] == 0 for counted in done.values())
 
 
 # ── The findings that led here ────────────────────────────────────────────────────────────────────────────────────────
@@ -257,9 +265,9 @@ def test_an_evaluation_that_was_stopped_and_then_lost_by_a_kill_is_logged_once(t
     """The checkpoint was made at the time of the evaluation, and before it."""
     recipe = whole.recipe
     for number in range(3):
-        trainer = Trainer(tmp_path, recipe)
-        trainer.until(50)
-        trainer.end(15 if number == 0 else 9)
+        trainer = Trainer(tmp_path, recipe, at=50)
+        assert trainer.arrives()
+        trainer.struck(15 if number == 0 else 9)
     run, _ = trained(tmp_path, recipe, Silent())
     assert events(run) == events(whole)
 
@@ -279,9 +287,9 @@ def test_a_log_that_is_removed_under_the_trainer_is_told_of(tmp_path: Path):
 def test_every_checkpoint_has_its_line_once(tmp_path: Path, whole: Run):
     chance = random.Random(0)
     for at in (20, 60, 110):
-        trainer = Trainer(tmp_path, whole.recipe)
-        trainer.until(at)
-        trainer.end(chance.choice([9, 15]))
+        trainer = Trainer(tmp_path, whole.recipe, at)
+        assert trainer.arrives()
+        trainer.struck(chance.choice([9, 15]))
     run, _ = trained(tmp_path, whole.recipe, Silent())
     lines = [(event["decisions"], event["updates"]) for event in run.events("checkpoint")]
     assert lines == sorted(lines)

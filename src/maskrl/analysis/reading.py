@@ -80,11 +80,15 @@ def score_or_nan(value: Any) -> float:
 
 def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Every run directory in a folder, at any depth, except those in `seen`: paths may overlap."""
-    found = (Path(place) for place, folders, files in os.walk(path) if "recipe.json" in (*folders, *files))
-    for folder in sorted(found):
+    for folder in _folders_with(path, "recipe.json"):
         if folder.resolve() not in seen:
             seen.add(folder.resolve())
             yield folder
+
+
+def _folders_with(path: Path, name: str) -> list[Path]:
+    """The folders at any depth that have something of this name, be it a link to nothing."""
+    return sorted(Path(place) for place, folders, files in os.walk(path) if name in (*folders, *files))
 
 
 def read_folder(path: Path, seen: set[Path]) -> Found:
@@ -92,10 +96,10 @@ def read_folder(path: Path, seen: set[Path]) -> Found:
     if not path.is_dir():
         return [], [f"{path} does not exist."]
     runs, problems = list[RunScores](), list[str]()
-    for about in sorted(path.rglob(ABOUT)):
-        if about.resolve() not in seen:
-            seen.add(about.resolve())
-            found, wrong = read_results(about.parent)
+    for folder in _folders_with(path, ABOUT):
+        if (about := folder.resolve() / ABOUT) not in seen:
+            seen.add(about)
+            found, wrong = read_results(folder)
             runs += found
             problems += wrong
     if not runs and not problems and next(run_folders(path, set()), None) is None:

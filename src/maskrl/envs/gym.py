@@ -26,7 +26,7 @@ from maskrl.envs.actions import Actions
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun
 from maskrl.envs.pixels import Picture, as_channels_last, channels_last
 from maskrl.envs.vectors import Numbers, Vector
-from maskrl.files import RunError
+from maskrl.files import RunError, read_bytes
 
 Factory = Callable[..., gym.Env[Any, Any]]
 FPS = 30.0  # of a video, if the environment does not specify it
@@ -116,7 +116,7 @@ class Gym(EnvConfig):
     @classmethod
     def _of_file(cls, path: Path, function: str) -> "Gym":
         try:
-            content = path.read_bytes()
+            content = _content(path)
         except OSError as error:
             raise EnvironmentRefusedError(
                 f"{path} cannot be read: {error.strerror}. Name a file as FILE.py:FUNCTION."
@@ -472,13 +472,19 @@ def _import_packages() -> None:
             importlib.import_module(package)
 
 
+def _content(path: Path) -> bytes:
+    """The source of a module: of a regular file, because a run may name a pipe or a device. Follows links."""
+    there = path.resolve()
+    return read_bytes(there.parent, there.name)
+
+
 def _module(path: Path, sha256: str) -> types.ModuleType:
     """The module of a file with this digest, executed once. Its folder is on the import path, as with `python FILE`."""
     name = f"maskrl_env_{path.stem}_{sha256[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     try:
-        content = path.read_bytes()
+        content = _content(path)
     except OSError as error:
         raise EnvironmentRefusedError(
             f"{path}, the environment of this run, cannot be read: {error.strerror}. Put it back, or use another with --env."

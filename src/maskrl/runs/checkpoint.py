@@ -126,10 +126,13 @@ def nbytes(state: Mapping[str, Any]) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
 
 
-def digest_of(path: Path) -> str:
-    """64 bits of SHA-256, enough to detect accidents. Forged files are harmless: no content can run code."""
+def digest_of(path: Path, *, most: int | None = None) -> str:
+    """64 bits of SHA-256, enough to detect accidents. Forged files are harmless: no content can run code.
+
+    `most`: the maximum bytes of the file.
+    """
     digest = hashlib.sha256()
-    with open_file(path.parent, path.name) as file:
+    with open_file(path.parent, path.name, most=most) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()[:16]

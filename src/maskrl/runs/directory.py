@@ -26,7 +26,7 @@ import torch
 
 from maskrl.clock import Clock
 from maskrl.envs.base import require_extra
-from maskrl.files import LOG, read_bytes, read_object, read_text, require_plain, status_of, write_whole
+from maskrl.files import ENCODER, LOG, read_bytes, read_object, read_text, require_plain, status_of, write_whole
 from maskrl.files import RunError as RunError
 from maskrl.machine import processor
 from maskrl.recipes.overrides import from_json
@@ -180,7 +180,9 @@ class Run(RunFiles):
     def require_same_encoder(self) -> None:
         """Raise RunError if the run's encoder file has changed. A missing file matters only at the start of a run."""
         path, begun = encoder_path(self.recipe), self.versions().get("encoder")
-        if path is not None and begun is not None and path.is_file() and (now := checkpoint.digest_of(path)) != begun:
+        if path is None or begun is None or not os.path.lexists(path):
+            return
+        if (now := checkpoint.digest_of(path, most=ENCODER)) != begun:
             raise RunError(
                 f"{self.path} was begun with another encoder: {path} had the digest {begun}, and has {now} now. "
                 "Put the file back, or choose another --run-dir."
@@ -322,7 +324,7 @@ def begun_from(recipe: Recipe) -> dict[str, str]:
         return {}
     if status_of(path.parent, path.name) is None:
         raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
-    return {"encoder": checkpoint.digest_of(path)}
+    return {"encoder": checkpoint.digest_of(path, most=ENCODER)}
 
 
 PACKAGES = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from maskrl.files import status_of, write_whole
+from maskrl.files import ENCODER, open_file, status_of, write_whole
 from maskrl.nn.encoders import Encoder
 from maskrl.runs.directory import RunError
 
@@ -26,6 +26,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the weights, and `about`: how they were made."""
     if status_of(path.parent, path.name) is None:
         raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
+    open_file(path.parent, path.name, most=ENCODER).close()
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
