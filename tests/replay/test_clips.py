@@ -220,3 +220,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written():
     with pytest.raises(ValueError, match=r"capacity=1 steps for 2 environments"):
         ClipStore(space(2), BOX, 1, 2)
     assert len(clips) == 0
+
+
+@pytest.mark.parametrize(("actions", "dim", "discrete"), [(BOX, 2, False), (gym.spaces.Discrete(3), 3, True)])
+def test_a_store_tells_the_kind_of_its_actions(actions, dim, discrete):
+    clips = ClipStore(space(2), actions, 10, frame_stack=2)
+    assert (clips.action_dim, clips.discrete) == (dim, discrete)

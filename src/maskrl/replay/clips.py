@@ -69,6 +69,11 @@ class ClipStore:
         return self._actions.dim
 
     @property
+    def discrete(self) -> bool:
+        """Whether the actions in a clip are one-hot."""
+        return self._actions.discrete
+
+    @property
     def nbytes(self) -> int:
         """The bytes allocated; the system assigns them as steps are added."""
         return self._frames.nbytes + self._taken.nbytes + self._numbers.nbytes + self._continues.nbytes
