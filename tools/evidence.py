@@ -26,7 +26,7 @@ from statistics import correlation, fmean
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
-from maskrl.words import number
+from maskrl.words import count, number
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/evidence.md", "docs/own-environment.md", "docs/sb3.md", "docs/systems.md")
@@ -171,7 +171,7 @@ def sentence(study: Path, at: int) -> str:
     verdict = found.overall[0] if found.overall else found.tasks[0]
     tasks = [one.task for one in found.tasks]
     where = _listed([_short(task) for task in tasks])
-    start = f"On {where}, at lite size, after {at:,} frames and with {verdict.runs} seeds of each"
+    start = f"On {where}, at lite size, after {at:,} frames and with {count(verdict.runs, 'seed')} of each"
     price = f"It takes {cost(study, tasks, at):.2f} times the Baseline's processor time."
     if verdict.difference is None:
         return f"{start}, MLR scores {verdict.mean:.0f} and its Baseline {verdict.reference:.0f}: {verdict.untested}. {price}"
