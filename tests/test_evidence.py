@@ -65,6 +65,16 @@ def test_one_method_alone_says_nothing(study: Path):
     assert "| reacher-easy | Baseline | – | – | – | – |" in evidence.seeds(study, 100_000)
 
 
+def test_a_run_without_its_partner_waits(study: Path):
+    lines = (study / "scores.csv").read_text().splitlines()
+    gone = "baseline,dmcontrol/reacher-easy,11,"
+    (study / "scores.csv").write_text("\n".join(line for line in lines if not line.startswith(gone)))
+    # Seeds 12 to 14: 220, 330 and 440 against 200, 300 and 400.
+    assert "| reacher-easy | 3 | 330 | 300 | +30 | – | – | there is no test below 4 runs of each | 1.50 × |" in (
+        evidence.table(study, 100_000)
+    )
+
+
 def test_few_seeds_get_no_interval(study: Path):
     lines = (study / "scores.csv").read_text().splitlines()
     kept = [line for line in lines if line.split(",")[2] not in ("13", "14")]

@@ -155,15 +155,21 @@ def test_a_run_keeps_the_threads_that_it_was_made_with(tmp_path, monkeypatch):
     assert Run.create(tmp_path / "c", tiny_recipe(threads=3)).threads == 3
 
 
+@pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize("stored", [0, -1, 10**9, "2", True, None, [2]])
-def test_threads_that_no_run_has_stored_are_not_taken(tmp_path, stored):
+def test_threads_that_no_run_has_stored_are_not_taken(tmp_path, monkeypatch, stored):
     run = Run.create(tmp_path / "run", tiny_recipe())
     (run.path / "versions.json").write_text(json.dumps({"threads": stored}))
-    assert run.threads == threads.usual_threads()
+    assert run.threads == 1  # its layers are small
+    monkeypatch.setattr(of_runs, "SMALL", 0)
+    assert run.threads == 4
 
 
 def test_a_run_whose_threads_spin_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "SPINS", True)
+    assert of_runs.note_of(tiny_recipe(), 1) is None  # it has one thread in any case: its layers are small
+    assert of_runs.note_of(tiny_recipe(threads=1), 1) is None
+    monkeypatch.setattr(of_runs, "SMALL", 0)
     run = Run.create(tmp_path / "run", tiny_recipe())
     assert run.threads == 1
     train(run.recipe, run)

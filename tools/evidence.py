@@ -48,8 +48,15 @@ AGENTS = {"sac": "SAC", "rainbow": "Rainbow"}
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def pairs(study: Path) -> Scores:
+    """The runs whose seed both methods have; the others wait for their partner."""
+    scores = Scores.read(study)
+    known = [{(run.task, run.seed) for run in scores.runs if run.method == method} for method in METHODS]
+    return scores.where(lambda run: (run.task, run.seed) in set.intersection(*known))
+
+
 def verdicts(study: Path, at: int) -> Verdicts:
-    return versus(Scores.read(study), *METHODS, at=at, papers=False)
+    return versus(pairs(study), *METHODS, at=at, papers=False)
 
 
 def table(study: Path, at: int) -> str:

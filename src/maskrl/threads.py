@@ -32,7 +32,7 @@ SPINS = _wait_passively()  # True: torch was loaded before maskrl, so its thread
 
 
 def usual_threads() -> int:
-    """The default threads of a run: one per available core, at most `MOST`.
+    """The most threads that a run has by default: one per available core, at most `MOST`. Small layers get fewer (runs/threads.py).
 
     OMP_NUM_THREADS can lower it. If threads spin, it is 1: they would delay each other.
     """

@@ -62,7 +62,7 @@ def test_results_can_be_added_to_on_another_machine(runs: Path, tmp_path: Path):
     out = tmp_path / "results"
     assert publish([runs], out, commands=["maskrl sweep toy"]) == (8, [])
     before = {name: (out / name).read_text().splitlines() for name in ("scores.csv", "probes.csv")}
-    elsewhere = VERSIONS | {"cpu": "another"}
+    elsewhere = VERSIONS | {"cpu": "another", "threads": 2}
     write_run(tmp_path / "more", replace(resolve("toy/reach"), seed=15), {0: 9.0, 3000: 34.0}, versions=elsewhere)
     assert publish([tmp_path / "more"], out, commands=["maskrl sweep toy"], add=True) == (9, [])
     after = {name: (out / name).read_text().splitlines() for name in before}
@@ -80,7 +80,7 @@ def test_a_run_that_was_published_must_have_the_same_scores(runs: Path, tmp_path
         publish([runs], tmp_path / "results", add=True)
     publish([runs], tmp_path / "results")
     write_run(tmp_path / "again", replace(resolve("toy/reach"), seed=11), {0: 9.0, 3000: 30.5})
-    with pytest.raises(ResultsError, match=r"30\.5.*seed 11 was published with .*30\.0"):
+    with pytest.raises(ResultsError, match=r"30\.5 at 3000 frames.*seed 11 was published with 30\.0"):
         publish([tmp_path / "again"], tmp_path / "results", add=True)
     write_run(
         tmp_path / "later", replace(resolve("toy/reach"), seed=16), {3000: 1.0}, versions=VERSIONS | {"torch": "9"}

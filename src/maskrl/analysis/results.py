@@ -20,7 +20,7 @@ from maskrl.files import RunError, read_bytes, read_object, write_whole
 from maskrl.outputs import require_output
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json
-from maskrl.runs.directory import Run
+from maskrl.runs.directory import HARDWARE, Run
 
 PROBES = "probes.csv"
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +33,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 MARK = b'{\n "commands": ['  # the beginning of about.json
 FIRST = b"method,task,seed,frames,"  # the beginning of a table, of an earlier version too
 APART = ("seed", "threads")  # values of a recipe that differ between runs
-MACHINE = ("platform", "processor", "cpu", "instructions", "cuda", "driver", "renderer")  # of a run's versions
 
 Row = dict[str, Any]
 
@@ -74,8 +73,8 @@ class _Study:
 
     def include(self, name: str, method: str, task: str, recipe: Recipe, versions: Row) -> None:
         """Note how a run was made. Raises ResultsError if other runs were made with other versions or recipes."""
-        machine = {key: versions[key] for key in MACHINE if key in versions}
-        software = {key: value for key, value in versions.items() if key not in MACHINE}
+        machine = {key: versions[key] for key in HARDWARE if key in versions}
+        software = {key: value for key, value in versions.items() if key not in HARDWARE}
         _require_same(name, self.versions or software, software, "was made with other versions")
         self.versions = self.versions or software
         self.machines += [] if machine in self.machines or not machine else [machine]
@@ -93,14 +92,15 @@ class _Study:
             ],
             PROBES: _probes(run, method, task),
         }
-        earlier = {
-            row["frames"]: float(row["score"]) for row in self.tables[SCORES] if _whose(row) == (task, method, seed)
+        before = {
+            row["frames"]: str(row["score"]) for row in self.tables[SCORES] if _whose(row) == (task, method, seed)
         }
-        now = {row["frames"]: row["score"] for row in found[SCORES]}
-        if earlier and earlier != now:
+        now = {row["frames"]: str(row["score"]) for row in found[SCORES]}
+        if before and before != now:
+            at = next(frames for frames in {**before, **now} if before.get(frames) != now.get(frames))
             raise ResultsError(
-                f"{run.path} has the scores {now}, but {method} on {task} with seed {seed} was published with {earlier}. The "
-                "same seed must give the same scores; publish this run into another folder."
+                f"{run.path} scores {now.get(at)} at {at} frames, but {method} on {task} with seed {seed} was published with "
+                f"{before.get(at)} there. The same seed must give the same scores; publish this run into another folder."
             )
         for name, rows in found.items():
             self.tables[name] = [row for row in self.tables[name] if _whose(row) != (task, method, seed)] + rows

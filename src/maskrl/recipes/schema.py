@@ -130,7 +130,7 @@ class Recipe(Config):
     compile: bool = False  # let torch.compile fuse the convolutional layers
     capture: bool = False  # record updates as CUDA graphs, which the host launches in one call
     threads: int | None = (
-        None  # of torch on a CPU; None: one per core, at most 8, or 1 for small layers; fixed when the run is created
+        None  # of torch on a CPU; None: one per core, or 1 for small layers. Fixed when the run is created
     )
 
     def __post_init__(self) -> None:

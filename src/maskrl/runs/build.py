@@ -28,11 +28,11 @@ def configure_process(recipe: Recipe, threads: int | None = None) -> None:
 
     `threads`: those of an existing run (`Run.threads`), if there is one.
     """
+    torch.set_num_threads(threads or threads_of(recipe))
+    keep_freed_memory()
     torch.manual_seed(recipe.seed)
     random.seed(recipe.seed)
     np.random.seed(recipe.seed % 2**32)
-    torch.set_num_threads(threads or threads_of(recipe))
-    keep_freed_memory()
 
 
 @contextmanager
@@ -74,9 +74,7 @@ def make_evaluation_envs(recipe: Recipe) -> list[gym.Env[Any, Any]]:
 
 def build_agent(recipe: Recipe, env: gym.Env[Any, Any]) -> Agent:
     agent = recipe.agent.build(Spaces.of(env), recipe.objective, device_of(recipe), seed=recipe.seed)
-    torch.manual_seed(
-        recipe.seed
-    )  # noise inside updates must not depend on an objective's draws during its initialisation
+    torch.manual_seed(recipe.seed)  # noise inside updates must not depend on what an objective draws when it is built
     if recipe.compile:
         # Compile the function, not the module, so that the names of weights in checkpoints stay the same.
         layers = agent.encoder.convolutions

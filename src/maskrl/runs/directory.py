@@ -327,6 +327,16 @@ def begun_from(recipe: Recipe) -> dict[str, str]:
     return {"encoder": checkpoint.digest_of(path, most=ENCODER)}
 
 
+HARDWARE = (
+    "platform",
+    "processor",
+    "cpu",
+    "instructions",
+    "cuda",
+    "driver",
+    "renderer",
+    "threads",
+)  # keys of versions.json
 PACKAGES = ("maskrl", "torch", "numpy", "gymnasium", "mujoco", "dm_control", "ale-py")
 
 

@@ -24,8 +24,8 @@ from maskrl.runs.directory import Run, RunError, versions
 from maskrl.runs.loggers import Loggers
 from maskrl.runs.pace import Pace
 from maskrl.runs.players import Players
+from maskrl.runs.threads import note_of
 from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
-from maskrl.threads import advice
 
 UPDATES_PER_LINE = 50  # of metrics.jsonl
 
@@ -52,7 +52,9 @@ class State:
     def __init__(self, recipe: Recipe, run: Run, loggers: Loggers) -> None:
         configure_process(recipe, run.threads)
         self.recipe, self.run, self.loggers = recipe, run, loggers
-        self._notes = [text for text in [advice(run.threads)] if text and recipe.device != "cuda"]  # not logged yet
+        self._notes = [
+            text for text in [note_of(recipe, run.threads)] if text and recipe.device != "cuda"
+        ]  # not logged yet
         self.worlds = [World(recipe, self._notes.append, place) for place in range(recipe.env.parallel)]
         self.world = self.worlds[0]
         self.obs: list[NDArray[np.uint8] | None] = [None] * len(self.worlds)  # of each; None: no open episode

@@ -4,7 +4,7 @@ import torch
 
 from maskrl.agents.base import Spaces
 from maskrl.recipes.schema import Recipe
-from maskrl.threads import usual_threads
+from maskrl.threads import advice, usual_threads
 
 # FLOP of the encoder's forward pass on a piece of a batch. Measured on two cores (docs/performance-run.md): at 0.31 GFLOP two
 # threads gain a quarter on idle cores and take twice as long on busy ones; at 0.86 GFLOP they gain a half and lose little.
@@ -19,7 +19,17 @@ def threads_of(recipe: Recipe) -> int:
     if recipe.threads is not None:
         return recipe.threads
     cores = usual_threads()
-    return cores if cores > 1 and piece_flops(recipe) >= SMALL else 1
+    return cores if cores > 1 and not _is_small(recipe) else 1
+
+
+def note_of(recipe: Recipe, threads: int) -> str | None:
+    """A note for the user about the threads of a run, if one is needed. Not if the recipe has one thread in any case."""
+    wants_one = recipe.threads == 1 or (recipe.threads is None and _is_small(recipe))
+    return None if threads == 1 and wants_one else advice(threads)
+
+
+def _is_small(recipe: Recipe) -> bool:
+    return piece_flops(recipe) < SMALL
 
 
 def piece_flops(recipe: Recipe) -> float:

@@ -30,9 +30,9 @@ from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.directory import RunFiles
 from maskrl.runs.lock import claim
+from maskrl.runs.threads import threads_of
 from maskrl.studies.jobs import Job
 from maskrl.studies.sweep import BUSY, Backend, SweepError, log_name, log_of
-from maskrl.threads import usual_threads
 from maskrl.words import size
 
 TAKE_LESS = (
@@ -171,7 +171,7 @@ class Needs(NamedTuple):
 
 def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) -> Needs:
     """The resources of a run. `gpus`: whether there are any."""
-    cores = (recipe.threads or usual_threads()) + recipe.overlap  # its environment has a separate process
+    cores = threads_of(recipe) + recipe.overlap  # its environment has a separate process
     wants = recipe.device == "cuda" or (recipe.device == "auto" and gpus)
     return Needs(cores, memory, 1 / runs_per_gpu if wants else 0.0)
 
