@@ -40,7 +40,7 @@ class Config:
 def make_env(config: Config) -> gym.Env[Any, Any]:
     wrappers, stack = "env.wrappers=minigrid.wrappers:RGBImgObsWrapper", f"env.frame_stack={config.frame_stack}"
     recipe = maskrl.recipe("gym/MiniGrid-Empty-5x5-v0", wrappers, stack, "env.size=48")  # resized and stacked
-    return recipe.env.make(seed=config.seed, training=False)
+    return recipe.env.make(seed=config.seed, training=False)  # with the rewards of an evaluation, not clipped
 
 
 class QNetwork(nn.Module):

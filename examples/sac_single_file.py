@@ -42,7 +42,7 @@ class Config:
 def make_env(config: Config) -> gym.Env[Any, Any]:
     stack = f"env.frame_stack={config.frame_stack}"
     recipe = maskrl.recipe("dmcontrol/cartpole-balance", stack, profile="lite")  # 48 pixels, 8 frames per decision
-    return recipe.env.make(seed=config.seed, training=False)
+    return recipe.env.make(seed=config.seed, training=False)  # with the rewards of an evaluation, not clipped
 
 
 def make_encoder(channels: int, latent: int) -> nn.Sequential:

@@ -171,7 +171,7 @@ def test_completion_is_installed_into_a_real_fish(tmp_path: Path):
     home = {**os.environ, "HOME": str(tmp_path), "PATH": f"{SCRIPT.parent}:{os.defpath}", "XDG_CONFIG_HOME": ""}
 
     def fish(script: str) -> list[str]:
-        done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, env=home)
+        done = subprocess.run([str(shutil.which("fish")), "-c", script], capture_output=True, text=True, env=home)
         assert done.returncode == 0, done.stderr
         return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
