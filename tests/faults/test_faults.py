@@ -223,10 +223,13 @@ LONG = ["evaluation.episodes=100000", "threads=1"]
 def test_a_signal_stops_at_once_even_within_an_evaluation(tmp_path: Path, number: int, code: int):
     """One of 100 000 episodes, which would take an hour."""
     process = _maskrl(tmp_path, "train", "toy/reach", *LONG, "--run-dir", "run")
-    _wait_for(process, tmp_path / "run" / "status.json")
-    time.sleep(0.5)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    try:
+        _wait_for(process, tmp_path / "run" / "status.json")
+        time.sleep(0.5)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()  # if the signal did not stop it
     assert process.returncode == code, out
     assert "Stopped and saved at 0 frames" in out
     assert len(checkpoint.checkpoints(tmp_path / "run" / "checkpoints")) == 1
