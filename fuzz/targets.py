@@ -60,6 +60,9 @@ def recipe(data: bytes) -> None:
 
 def metrics(data: bytes) -> None:
     """The log of a run, for a report, a listing and a resume."""
+    for name in os.listdir(RUN):  # what an earlier case left: a resume writes
+        if name != "recipe.json":
+            os.unlink(RUN / name)
     (RUN / "metrics.jsonl").write_bytes(data)
     with suppress(RunError):
         RunFiles(RUN).scores  # noqa: B018, it is computed

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,8 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["maskrl.cli", "maskrl.runs.loop", "maskrl.agents.drqv2", "maskrl.agents.rainbow"])
 
 START = -1  # instead of a decision: before the run is opened
-STOPPED, REFUSED, EARLY = (
-    3,
-    2,
-    4,
-)  # exit codes of a child: a signal stopped it, the run refused, Ctrl-C while it started
+# Exit codes of a child: a signal stopped it, the run refused, Ctrl-C before or after the loop.
+STOPPED, REFUSED, OUTSIDE = 3, 2, 4
 Tell = Callable[[Mapping[str, "Counter[str]"]], None]  # is told the counts so far
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -82,12 +80,13 @@ def child(connection: Any, path: Path, recipe: Recipe, at: int) -> None:
     torch.set_num_threads(1)
     try:
         trained(path, recipe, Gate(connection, at))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it came too late: the run is done
     except Stopped:
         sys.exit(STOPPED)
     except RunError:
         sys.exit(REFUSED)
-    except KeyboardInterrupt:  # before the loop has taken over
-        sys.exit(EARLY)
+    except KeyboardInterrupt:
+        sys.exit(OUTSIDE)
 
 
 class Trainer:
@@ -111,14 +110,14 @@ class Trainer:
             self._pipe.send((number, delay))
         code = self.end()
         # 128 + number: by the watchdog, which ends a process that does not answer.
-        ends = (0, STOPPED, -number, 128 + number, *([EARLY] if number == signal.SIGINT else []))
+        ends = (0, STOPPED, -number, 128 + number, *([OUTSIDE] if number == signal.SIGINT else []))
         assert code in ends, f"exit code {code} after {signal.Signals(number).name}"
         return "ended before" if code == 0 else signal.Signals(number).name
 
     def end(self) -> int:
-        """Wait for the end: the exit code."""
-        self.process.join()
+        """Wait for the end: the exit code. If it waits at its decision, it fails."""
         self._pipe.close()
+        self.process.join()
         code = self.process.exitcode
         self.process.close()
         return int(code or 0)
@@ -174,9 +173,9 @@ FAULTED: dict[str, Callable[[], Recipe]] = {
 }
 
 
-def twins_of(recipes: Mapping[str, Recipe], place: Path) -> dict[str, Run]:
-    """Undisturbed runs."""
-    return {name: trained(place / f"twin {number}", recipe)[0] for number, (name, recipe) in enumerate(recipes.items())}
+def twins_of(recipes: Mapping[str, Recipe], place: Path) -> Callable[[str], Run]:
+    """Undisturbed runs by the names of their recipes. Each is trained when it is first asked for."""
+    return cache(lambda name: trained(place / "twins" / name, recipes[name])[0])
 
 
 # ── Sequences of faults ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -193,12 +192,13 @@ def sequence(path: Path, recipe: Recipe, whole: Run, chance: random.Random) -> C
     last = whole.recipe.frames // recipe.env.action_repeat
     for _ in range(chance.randint(1, 6)):
         at = chance.randint(START, last - 1)
-        trainer = Trainer(path, recipe, at)
+        trainer, second = Trainer(path, recipe, at), REFUSED
         if trainer.arrives() and at != START and chance.random() < 0.2:
             (path / "lock").unlink()
             done["lock deleted under the trainer"] += 1
-            assert Trainer(path, recipe, last).end() == REFUSED, "a second trainer ran beside the first"
+            second = Trainer(path, recipe, last).end()
         done[trainer.struck(chance.choice(SIGNALS), delay_of(chance, at))] += 1
+        assert second == REFUSED, "a second trainer ran beside the first"
         done.update(between := _between(path, chance))
         harmed |= "log lost" in between
     run, _ = trained(path, recipe, Silent())
@@ -223,6 +223,8 @@ def _between(path: Path, chance: random.Random) -> list[str]:
     log = path / "metrics.jsonl"
     if what.startswith("newest") and len(found) < 2:
         return []
+    if what.startswith("log") and not log.exists():  # the run may not have begun
+        return []
     match what:
         case "newest checkpoint deleted":
             found[0].path.unlink()
@@ -234,7 +236,7 @@ def _between(path: Path, chance: random.Random) -> list[str]:
             with log.open("ab") as file:
                 file.write(b'{"kind": "upda')
         case "log lost":
-            if not found or not log.exists():  # without a checkpoint there is nothing to compare it with
+            if not found:  # without a checkpoint there is nothing to compare it with
                 return []
             log.unlink()
     return [what] if what else []
@@ -244,11 +246,11 @@ def sequences(count: int, seed: int = 0, *, tell: Tell = lambda counted: None) -
     """Many of them, in turn on each agent."""
     done = {name: Counter[str]() for name in FAULTED}
     with tempfile.TemporaryDirectory(dir=_memory()) as place:
-        twins = twins_of({name: make() for name, make in FAULTED.items()}, Path(place))
+        twin = twins_of({name: make() for name, make in FAULTED.items()}, Path(place))
         for number in range(count):
             name, path = list(FAULTED)[number % len(FAULTED)], Path(place, "run")
             try:
-                done[name] += sequence(path, twins[name].recipe, twins[name], random.Random(f"{seed} {number}"))
+                done[name] += sequence(path, twin(name).recipe, twin(name), random.Random(f"{seed} {number}"))
             except BaseException:
                 print(f"sequence {number} of seed {seed} on {name} failed", flush=True)
                 raise
@@ -268,10 +270,10 @@ def kills(count: int, seed: int = 0, *, only: str = "", tell: Tell = lambda coun
     recipes = {name: often(make()) for name, make in KILLED.items() if only in name}
     done = {name: Counter[str]() for name in recipes}
     with tempfile.TemporaryDirectory(dir=_memory()) as place:
-        twins, number = twins_of(recipes, Path(place)), 0
+        twin, number = twins_of(recipes, Path(place)), 0
         while sum(map(counts.kills_of, done.values())) < count:
             name = list(recipes)[number % len(recipes)]
-            done[name] += killed_often(Path(place, "run"), twins[name], random.Random(f"{seed} {number}"))
+            done[name] += killed_often(Path(place, "run"), twin(name), random.Random(f"{seed} {number}"))
             shutil.rmtree(Path(place, "run"))
             number += 1
             tell(done)

@@ -1,8 +1,11 @@
 """The long counts add up over slices, and the page has their sums."""
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -33,7 +36,51 @@ def test_the_tables_have_the_sums(tmp_path: Path):
     assert "| csv | 1,000,000 | 0 |" in page
 
 
+def test_a_part_without_slices_says_so(tmp_path: Path):
+    page = counts.page(tmp_path / "counts.json")
+    assert page.count("No slices yet.") == 3
+    assert "|" not in page
+
+
+def test_a_kill_while_a_slice_is_written_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "counts.json"
+    counts.keep("kills", "seed 1", {"a": {"SIGKILL": 1}}, file)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", torn)
+        with pytest.raises(KeyboardInterrupt):
+            counts.keep("kills", "seed 2", {"a": {"SIGKILL": 2}}, file)
+    assert counts.sums("kills", file) == {"a": {"SIGKILL": 1}}
+    counts.keep("kills", "seed 2", {"a": {"SIGKILL": 2}}, file)
+    assert counts.sums("kills", file) == {"a": {"SIGKILL": 3}}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def torn(path: Path, text: str, encoding: str) -> None:
+    path.write_bytes(text[:5].encode(encoding))
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("page", ["", counts.BEGIN, counts.END, counts.END + counts.BEGIN])
+def test_a_page_without_marks_is_refused(page: str):
+    with pytest.raises(SystemExit, match="put them back"):
+        counts.with_tables(page, "tables")
+
+
+def test_a_check_does_not_write_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    old = f"before\n{counts.BEGIN}old{counts.END}after\n"
+    monkeypatch.setattr(counts, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(sys, "argv", ["counts.py", "--check"])
+    counts.PAGE.write_text(old)
+    with pytest.raises(SystemExit, match="other sums"):
+        counts.main()
+    assert counts.PAGE.read_text() == old
+    counts.PAGE.write_text(new := counts.with_tables(old, counts.page()))
+    os.utime(counts.PAGE, (1, 1))
+    counts.main()
+    assert (counts.PAGE.read_text(), counts.PAGE.stat().st_mtime) == (new, 1)
+
+
 def test_the_page_has_the_sums_of_the_results():
     text = counts.PAGE.read_text()
     assert text.count(counts.BEGIN) == text.count(counts.END) == 1
-    assert not counts.FILE.exists() or f"{counts.BEGIN}\n{counts.page()}\n\n{counts.END}" in text, "run tools/counts.py"
+    assert counts.with_tables(text, counts.page()) == text, "run tools/counts.py"

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -13,8 +14,9 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+import killing
 from builders import Silent
-from killing import Trainer, counts, kills, sequences
+from killing import START, Trainer, _between, child, counts, kills, sequences
 from maskrl.clock import Clock
 from maskrl.recipes.schema import Recipe
 from maskrl.runs import checkpoint
@@ -229,9 +231,33 @@ def test_twenty_sequences_of_faults_with_real_processes_end_as_their_twins():
 
 def test_runs_of_every_agent_that_are_killed_twenty_times_end_as_their_twins():
     """A slice of `make kills`: the toys. DMControl and Atari are killed in test_faults.py and by hand."""
-    done = kills(60, only="toy/")
+    done = kills(60, only="toy/")  # at most 20 of a run: at least three runs, in turn
     assert sum(map(counts.kills_of, done.values())) >= 60
+    assert all(
+        done[name]["runs"] for name in ("toy/reach, SAC with MLR", "toy/reach, DrQ-v2", "toy/catch, Rainbow with MLR")
+    )
     assert all(counted["differences"] == 0 for counted in done.values())
+
+
+def test_a_trainer_that_is_not_refused_does_not_wait_for_ever(tmp_path: Path):
+    assert Trainer(tmp_path, tiny_recipe(), START).end() == 1
+
+
+def test_a_fault_before_the_run_begins_leaves_nothing_behind(tmp_path: Path):
+    for seed in range(50):
+        _between(tmp_path / "run", random.Random(seed))
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_after_the_end_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(killing, "trained", lambda *_: None)
+    before, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
+    try:
+        child(None, tmp_path, tiny_recipe(), 1)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+        torch.set_num_threads(threads)
 
 
 # ── The findings that led here ────────────────────────────────────────────────────────────────────────────────────────

@@ -26,7 +26,7 @@ import torch
 
 from maskrl.clock import Clock
 from maskrl.envs.base import require_extra
-from maskrl.files import ENCODER, LOG, read_bytes, read_object, read_text, require_plain, status_of, write_whole
+from maskrl.files import ENCODER, LOG, read_bytes, read_object, read_text, require_plain, write_whole
 from maskrl.files import RunError as RunError
 from maskrl.machine import processor
 from maskrl.recipes.overrides import from_json
@@ -322,9 +322,17 @@ def begun_from(recipe: Recipe) -> dict[str, str]:
     path = encoder_path(recipe)
     if path is None:
         return {}
-    if status_of(path.parent, path.name) is None:
-        raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
-    return {"encoder": checkpoint.digest_of(path, most=ENCODER)}
+    with opening_encoder(path):
+        return {"encoder": checkpoint.digest_of(path, most=ENCODER)}
+
+
+@contextmanager
+def opening_encoder(path: Path) -> Iterator[None]:
+    """Raise RunError, which says how to make the file, if it is missing."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.") from None
 
 
 HARDWARE = (

@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from maskrl.files import ENCODER, open_file, status_of, write_whole
+from maskrl.files import ENCODER, open_file, write_whole
 from maskrl.nn.encoders import Encoder
-from maskrl.runs.directory import RunError
+from maskrl.runs.directory import RunError, opening_encoder
 
 KEY = "maskrl_encoder"  # the only metadata entry, so that equal encoders give equal files
 
@@ -24,9 +24,8 @@ def write(path: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the weights, and `about`: how they were made."""
-    if status_of(path.parent, path.name) is None:
-        raise RunError(f"There is no file {path}. `maskrl pretrain` makes one.")
-    open_file(path.parent, path.name, most=ENCODER).close()
+    with opening_encoder(path):
+        open_file(path.parent, path.name, most=ENCODER).close()
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
