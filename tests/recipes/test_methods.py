@@ -1,13 +1,18 @@
 """Methods and their halves: which agent with which objective, and what a pair is called."""
 
 import re
+from typing import Any
 
 import pytest
 
+import own_env
+from maskrl.objectives.playvirtual import Ramp
 from maskrl.recipes import METHODS, find, names, pair_on, resolve
 from maskrl.recipes.atari import AGENTS
 from maskrl.recipes.dmcontrol import AGENTS as CONTROL
-from maskrl.recipes.schema import leaves, with_objective
+from maskrl.recipes.schema import Recipe, leaves, with_objective
+from maskrl.runs.directory import Run
+from maskrl.runs.loop import train
 
 WALKER, PONG = "dmcontrol/walker-walk", "atari/pong"
 
@@ -200,6 +205,10 @@ def test_a_recipe_has_its_authors_values(method: str, name: str, expected: dict[
     assert {path: found[path] for path in expected} == expected
 
 
+def choosing() -> Any:
+    return own_env.make_env(choices=3)
+
+
 @pytest.mark.parametrize(
     ("name", "profile", "halves", "start", "stride"),
     [
@@ -217,13 +226,41 @@ def test_a_recipe_has_its_authors_values(method: str, name: str, expected: dict[
         (PONG, "lite", {"method": "playvirtual"}, 1000, 1),  # Rainbow's updates, whatever its objective's
         (PONG, "paper", {"agent": "der", "objective": "playvirtual"}, 1600, 1),
         (PONG, "paper", {"objective": "mlr+playvirtual"}, 2000, 0.5),
+        ("toy/reach", "lite", {"method": "playvirtual"}, 300, 1),
+        ("toy/catch", "lite", {"method": "playvirtual"}, 500, 1),
+        (own_env.make_env, "paper", {"method": "playvirtual"}, 1000 * 2, 2),  # its own action repeat, not its model's 4
+        (own_env.make_env, "lite", {"method": "playvirtual"}, 500 * 2, 2 * 2),
+        (own_env.make_env, "paper", {"agent": "drqv2", "objective": "playvirtual"}, 2000 * 2, 2 * 2),
+        (own_env.make_env, "lite", {"objective": "mlr+playvirtual"}, 500 * 2, 2 * 2),
+        (choosing, "paper", {"method": "playvirtual"}, 2000, 0.5),
     ],
 )
-def test_the_ramp_of_cycles_goes_by_the_agents_updates(name: str, profile, halves, start: float, stride: float):
-    found = leaves(find(name, profile, **halves))
-    (first,) = (value for path, value in found.items() if path.endswith("ramp_start"))
-    (step,) = (value for path, value in found.items() if path.endswith("ramp_stride"))
-    assert (first, step) == (start, stride)
+def test_the_ramp_of_cycles_goes_by_the_agents_updates(name: Any, profile, halves, start: float, stride: float):
+    assert ramp(find(name, profile, **halves)) == (start, stride)
+
+
+@pytest.mark.parametrize("name", [CARTPOLE, PONG, "toy/reach", "toy/catch", own_env.make_env, choosing])
+def test_the_ramp_of_an_objective_chosen_by_an_override_is_that_of_its_name(name: Any):
+    by_override = resolve(name, ["objective=playvirtual"], profile="lite")
+    assert ramp(by_override) == ramp(find(name, "lite", objective="playvirtual"))
+    assert ramp(resolve(name, ["objective=playvirtual", "objective.ramp_start=7"], profile="lite"))[0] == 7
+
+
+@pytest.mark.parametrize("name", ["toy/reach", "toy/catch"])
+def test_the_ramp_is_at_the_step_of_the_run_whichever_updates_the_agent_counts(name: str, tmp_path, monkeypatch):
+    short = [f"{path}=60" for path in ("budget.frames", "evaluation.every", "checkpoint_every")]
+    small = ["agent.warmup_decisions=40", "agent.batch_size=4", "evaluation.episodes=1", "objective.every=2"]
+    changed = resolve(name, [*short, *small], method="playvirtual")
+    recipe, steps = with_objective(changed, changed.objective), list[float]()
+    monkeypatch.setattr(Ramp, "__call__", lambda self, updates: steps.append(self.start + self.stride * updates) or 1.0)
+    train(recipe, Run.create(tmp_path / "run", recipe))
+    assert steps == [*range(40, 60, 2)]  # an update per decision, and the objective's at every second
+
+
+def ramp(recipe: Recipe) -> tuple[float, float]:
+    (start,) = (value for path, value in leaves(recipe).items() if path.endswith("ramp_start"))
+    (stride,) = (value for path, value in leaves(recipe).items() if path.endswith("ramp_stride"))
+    return start, stride
 
 
 # ── What an objective needs, and what an agent offers ─────────────────────────────────────────────────────────────────

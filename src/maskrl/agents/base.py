@@ -395,6 +395,10 @@ class AgentConfig(Config):
         """The config with the values for this objective, or for none."""
         return self
 
+    def pace(self, objective: ObjectiveConfig) -> tuple[float, float]:
+        """The decisions before the first update, and those per update that the objective sees counted in its `Material`."""
+        return self.warmup_decisions, 1 / self.updates_per_decision
+
     def build(self, spaces: Spaces, objective: ObjectiveConfig | None, device: torch.device, *, seed: int = 0) -> Agent:
         """Build the agent, initialised by torch's own generator. `seed`: for its `Generators`."""
         raise NotImplementedError

@@ -48,6 +48,11 @@ class BesideConfig(AgentConfig):
         at_once = max(min(self.micro_batch_on(device) or whole, whole), length)
         return Workload(at_once, 2 * self.batch_size + self.auxiliary.clips * length)
 
+    def pace(self, objective: ObjectiveConfig) -> tuple[float, float]:
+        """As for every agent, but an `AuxiliaryStep` counts only the updates of its objective."""
+        start, stride = super().pace(objective)
+        return start, stride * objective.every
+
     def scaled(self: C, share: float) -> C:
         clips, batch_size = (max(1, round(count * share)) for count in (self.auxiliary.clips, self.batch_size))
         return replace(self, batch_size=batch_size, auxiliary=replace(self.auxiliary, clips=clips))  # type: ignore[call-arg]

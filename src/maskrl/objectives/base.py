@@ -85,7 +85,7 @@ class Material:
 
     clip: Clip | None = None
     batch: PolicyBatch | None = None
-    updates: int = 0  # updates made so far, for schedules
+    updates: int = 0  # updates made so far, for schedules; the agent's or the objective's, see `AgentConfig.pace`
 
 
 @dataclass(frozen=True)
@@ -298,6 +298,10 @@ class ObjectiveConfig(Config):
     def masks(self) -> MaskConfig | None:
         """The masks of its frames, for probes; None if it masks nothing."""
         return None
+
+    def paced(self, start: float, stride: float) -> "ObjectiveConfig":
+        """The config with its schedule, if it has one, at an agent's pace: the step of the first update, and steps per update."""
+        return self
 
     def build(self, host: Host) -> Objective[Any]:
         raise NotImplementedError

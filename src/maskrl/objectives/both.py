@@ -144,6 +144,9 @@ class BothConfig(ObjectiveConfig):
         drawn_anew = "truncated_normal" in (self.first.linear_init, self.second.linear_init)
         return "truncated_normal" if drawn_anew else "orthogonal"
 
+    def paced(self, start: float, stride: float) -> "BothConfig":
+        return replace(self, first=self.first.paced(start, stride), second=self.second.paced(start, stride))
+
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
         for part in (self.first, self.second):

@@ -14,7 +14,7 @@ Departures from the released code (reasons in docs/fidelity-systems.md):
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -125,6 +125,9 @@ class PlayVirtualConfig(SPRConfig):
         super().__post_init__()
         self.require_positive("cycle_steps", "cycles", "ramp_length", "ramp_stride")
         self.require_at_least(0, "ramp_start")
+
+    def paced(self, start: float, stride: float) -> "PlayVirtualConfig":
+        return replace(self, ramp_start=start, ramp_stride=stride)
 
     def build(self, host: Host) -> PlayVirtual:
         virtual = PlayVirtual(

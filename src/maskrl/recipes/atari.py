@@ -16,7 +16,7 @@ from maskrl.objectives.curl import CURLConfig
 from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_known, with_overrides, with_ramp
+from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.published import published_scores
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
@@ -149,12 +149,13 @@ def objectives(task: str, profile: Profile) -> dict[str, AnyObjective]:
 @cache  # a sweep requests the same ones repeatedly
 def recipe(task: str, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A game with the paper's or the lite profile, with one of the objectives or none, and Rainbow or a variant."""
+    plain = with_objective(_with_mlr(normalise(task), profile), None)
+    preset = AGENTS[agent or "rainbow"]
+    if agent not in (None, "rainbow"):
+        lines = [*preset, *(_in_a_tenth(preset) if profile == "lite" else [])]
+        plain = with_overrides(with_known(plain, lines), [f"preset={agent}"])
     chosen = None if objective is None else objective_named(objective, objectives(task, profile))
-    plain = with_objective(_with_mlr(normalise(task), profile), chosen)
-    if agent in (None, "rainbow"):
-        return with_ramp(plain, decision=1)
-    preset = [*AGENTS[agent], *(_in_a_tenth(AGENTS[agent]) if profile == "lite" else [])]
-    return with_ramp(with_overrides(with_known(plain, preset), [f"preset={agent}"]), decision=1)
+    return with_known(with_objective(plain, chosen), preset, of="objective.")
 
 
 @cache

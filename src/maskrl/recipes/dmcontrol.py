@@ -19,7 +19,7 @@ from maskrl.objectives.mlr import MLRConfig
 from maskrl.objectives.mooss import MOOSSConfig
 from maskrl.objectives.playvirtual import PlayVirtualConfig
 from maskrl.objectives.spr import SPRConfig
-from maskrl.recipes.overrides import with_known, with_overrides, with_ramp
+from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
 
 # Paper, Table 12, with its defaults for the rest: an action repeat of 4, cubes 8 steps deep, m = 0.95.
@@ -176,8 +176,7 @@ def recipe(task: str, profile: Profile, agent: str | None = None, objective: str
         plain = _with_agent(plain, agent)
     known = {name: suited(known, plain) for name, known in objectives(task, profile).items()}
     chosen = None if objective is None else objective_named(objective, known)
-    full = with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
-    return with_ramp(full, decision=full.env.action_repeat, every=1 if chosen is None else chosen.every)
+    return with_known(with_objective(plain, chosen), AGENTS[agent or "sac"], of="objective.")
 
 
 def _with_agent(plain: Recipe, agent: str) -> Recipe:

@@ -93,19 +93,6 @@ def with_known(recipe: Recipe, overrides: Iterable[str], *, of: str = "") -> Rec
     return with_overrides(recipe, chosen) if chosen else recipe
 
 
-def with_ramp(recipe: Recipe, *, decision: int, every: int = 1) -> Recipe:
-    """The recipe with the ramps of its objectives, if they have any, at the agent's pace.
-
-    `decision`: steps of the ramp per decision. `every`: updates of the agent per update that the objective counts.
-    """
-    agent = recipe.agent
-    start, stride = decision * agent.warmup_decisions, decision * every / agent.updates_per_decision
-    parts = ("objective", "objective.first", "objective.second")
-    return with_known(
-        recipe, [line for part in parts for line in (f"{part}.ramp_start={start}", f"{part}.ramp_stride={stride}")]
-    )
-
-
 def is_deep(text: str) -> bool:
     """Whether JSON is nested too deeply for a recipe: parsers recurse into every level."""
     depth = 0

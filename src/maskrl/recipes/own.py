@@ -16,7 +16,7 @@ from maskrl.envs import consent
 from maskrl.envs.gym import Factory, Gym, GymEnv
 from maskrl.recipes import atari, dmcontrol
 from maskrl.recipes.overrides import with_overrides
-from maskrl.recipes.schema import AnyObjective, Profile, Recipe, as_override, leaves
+from maskrl.recipes.schema import AnyObjective, Profile, Recipe, as_override, leaves, with_objective
 
 Kind = Literal["sac", "rainbow"]
 AGENTS: dict[str, tuple[str, ...]] = {**dmcontrol.AGENTS, **atari.AGENTS}
@@ -106,7 +106,8 @@ def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: st
     env = replace(seen.env, size=like.env.size, frame_stack=like.env.frame_stack, **ENV[seen.kind])
     own = with_overrides(replace(like, name=f"gym/{env.task}", env=env), VALUES[seen.kind, profile])
     repairs = {path: REPAIRED[path.rpartition(".")[2]] for path in leaves(own) if path.rpartition(".")[2] in REPAIRED}
-    return with_overrides(own, [f"{path}={as_override(value)}" for path, value in repairs.items()])
+    repaired = with_overrides(own, [f"{path}={as_override(value)}" for path, value in repairs.items()])
+    return with_objective(repaired, repaired.objective)  # at the pace of this environment
 
 
 def _like(seen: Seen) -> tuple[Any, str]:

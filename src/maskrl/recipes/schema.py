@@ -216,9 +216,14 @@ def objective_named(name: str, known: Mapping[str, AnyObjective]) -> AnyObjectiv
 
 
 def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:
-    """The recipe with another objective, or with none, and the agent's values for it."""
+    """The recipe with another objective, or with none, the agent's values for it, and its schedule at the agent's pace."""
     agent: Any = recipe.agent.beside(objective)
-    return replace(recipe, objective=objective, agent=agent)
+    paced: Any = objective
+    if objective is not None:
+        decision = recipe.env.action_repeat if recipe.budget.decisions is None else 1  # in the unit of the budget
+        start, stride = agent.pace(objective)
+        paced = objective.paced(decision * start, decision * stride)
+    return replace(recipe, objective=paced, agent=agent)
 
 
 # ── A recipe as text ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,7 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
     recipe = MAKERS[task]()
     mlr = recipe.objective
     assert isinstance(mlr, MLRConfig)
-    length, start, stride = recipe.frames / 2, recipe.agent.warmup_decisions, 1 / recipe.agent.updates_per_decision
+    length = recipe.frames / 2
     if task == "catch":
         known = atari.objectives("alien", "lite")
         curl, spr, virtual = known["curl"], known["spr"], known["playvirtual"]
@@ -61,7 +61,7 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
             "mlr": mlr,
             "curl": replace(curl, every=mlr.every, augment=small, head=(64, 32)),
             "spr": replace(spr, every=mlr.every, weight=3.0, steps=3, augment=mlr.augment),
-            "playvirtual": replace(virtual, ramp_length=length, ramp_start=start, ramp_stride=stride),
+            "playvirtual": replace(virtual, ramp_length=length),
         }
     virtual = PlayVirtualConfig(augment=mlr.augment, steps=4, weight=4.0, hidden=128, cycle_steps=4, cycles=2)
     return {
@@ -69,7 +69,7 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
         "curl": CURLConfig(augment=recipe.agent.augment),
         "autoencoder": AutoencoderConfig(),
         "spr": SPRConfig(augment=mlr.augment, steps=4, weight=4.0, hidden=128),
-        "playvirtual": replace(virtual, ramp_length=length, ramp_start=start, ramp_stride=stride),
+        "playvirtual": replace(virtual, ramp_length=length),
         "mooss": MOOSSConfig(
             clip_length=8, mask=MaskConfig(strategy="walk", cube=(4, 7, 7)), augment=mlr.augment, levels=3
         ),
