@@ -24,8 +24,10 @@ def threads_of(recipe: Recipe) -> int:
 
 def note_of(recipe: Recipe, threads: int) -> str | None:
     """A note for the user about the threads of a run, if one is needed. Not if the recipe has one thread in any case."""
-    wants_one = recipe.threads == 1 or (recipe.threads is None and _is_small(recipe))
-    return None if threads == 1 and wants_one else advice(threads)
+    text = advice(threads)
+    if text is None or threads > 1:
+        return text
+    return None if recipe.threads == 1 or (recipe.threads is None and _is_small(recipe)) else text
 
 
 def _is_small(recipe: Recipe) -> bool:
