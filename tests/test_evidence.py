@@ -73,6 +73,8 @@ def test_a_run_without_its_partner_waits(study: Path):
     assert "| reacher-easy | 3 | 330 | 300 | +30 | – | – | there is no test below 4 runs of each | 1.50 × |" in (
         evidence.table(study, 100_000)
     )
+    assert "with 3 to 4 seeds of each" in evidence.sentence(study, 100_000)
+    assert "| mean of 2 tasks | 3 to 4 |" in evidence.table(study, 100_000)
 
 
 def test_few_seeds_get_no_interval(study: Path):

@@ -26,7 +26,7 @@ from statistics import correlation, fmean
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
-from maskrl.words import count, number
+from maskrl.words import number
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/evidence.md", "docs/own-environment.md", "docs/sb3.md", "docs/systems.md")
@@ -68,7 +68,8 @@ def table(study: Path, at: int) -> str:
     lines += ["|:---|---:|---:|---:|---:|---:|---:|:---|---:|"]
     for verdict in (*found.tasks, *found.overall):
         tasks = [verdict.task] if verdict in found.tasks else [one.task for one in found.tasks]
-        lines.append(f"| {_short(verdict.task)} | {verdict.runs} | {_row(verdict)} | {cost(study, tasks, at):.2f} × |")
+        runs = _span([one.runs for one in found.tasks if one.task in tasks])
+        lines.append(f"| {_short(verdict.task)} | {runs} | {_row(verdict)} | {cost(study, tasks, at):.2f} × |")
     return "\n".join(lines)
 
 
@@ -178,7 +179,10 @@ def sentence(study: Path, at: int) -> str:
     verdict = found.overall[0] if found.overall else found.tasks[0]
     tasks = [one.task for one in found.tasks]
     where = _listed([_short(task) for task in tasks])
-    start = f"On {where}, at lite size, after {at:,} frames and with {count(verdict.runs, 'seed')} of each"
+    runs = _span([one.runs for one in found.tasks])
+    start = (
+        f"On {where}, at lite size, after {at:,} frames and with {runs} {'seed' if runs == '1' else 'seeds'} of each"
+    )
     price = f"It takes {cost(study, tasks, at):.2f} times the Baseline's processor time."
     if verdict.difference is None:
         return f"{start}, MLR scores {verdict.mean:.0f} and its Baseline {verdict.reference:.0f}: {verdict.untested}. {price}"
@@ -225,6 +229,11 @@ def processor_seconds(study: Path, method: str, task: str, at: int) -> float:
     with (study / "scores.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["method"], row["task"]) == (method, task)]
     return fmean(float(row["cpu_seconds"]) for row in rows if int(row["frames"]) == at)
+
+
+def _span(counts: Sequence[int]) -> str:
+    """One number, or the least and the most while some tasks have more runs than others."""
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def _short(task: str) -> str:
