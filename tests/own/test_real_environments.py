@@ -21,6 +21,7 @@ class Case(NamedTuple):
     name: str
     overrides: tuple[str, ...]
     agent: str
+    repeats: bool = True
 
 
 ROOT = Path(__file__).parent
@@ -28,7 +29,8 @@ CASES = [
     Case("gym/CarRacing-v3", ("env.time_limit=60",), "sac"),
     Case("gym/MiniGrid-Empty-5x5-v0", ("env.wrappers=minigrid.wrappers:RGBImgPartialObsWrapper",), "rainbow"),
     Case("gym/VizdoomBasic-v1", ("env.time_limit=60",), "rainbow"),
-    Case(f"{ROOT / 'crafter_env.py'}:make_env", ("env.time_limit=60",), "rainbow"),
+    # Crafter draws from sets of objects, whose order is that of addresses: now and then, a replay differs.
+    Case(f"{ROOT / 'crafter_env.py'}:make_env", ("env.time_limit=60",), "rainbow", repeats=False),
     Case("gym/ALE/Breakout-v5", ("env.time_limit=60", "env.colour=grey", "env.max_of_two=true"), "rainbow"),
 ]
 SHORT = (
@@ -44,18 +46,19 @@ def test_from_the_environment_to_a_policy_in_use(case, tmp_path):
     words = [case.name, *case.overrides, *SHORT, *SMALL[case.agent], "--profile", "lite"]
     checked = json.loads(run("check", case.name, *case.overrides, "--json", cwd=tmp_path))
     assert checked["usable"], checked
-    exact = any("a resume is exact" in row["seen"] for row in checked["findings"])
+    if case.repeats:
+        assert any("a resume should be exact" in row["seen"] for row in checked["findings"])
     killed_in_the_middle(["train", *words, "--log", "none", "--run-dir", "run"], tmp_path)
     run("train", *words, "--log", "none", "--run-dir", "run", cwd=tmp_path)
     made = Run.open(tmp_path / "run")
     assert (made.status, made.recipe.agent.kind) == ("done", case.agent)
     notes = [event["text"] for event in made.events("note")]
-    if exact:
+    if case.repeats:
         assert not any("was not restored" in note for note in notes)
     assert json.loads(run("evaluate", "run", "--episodes", "1", "--json", cwd=tmp_path))["frames"] == 200
     told = run("export", "run", "--out", "policy.onnx", "--observations", "40", "--episodes", "1", cwd=tmp_path)
     assert "40 observations of its own play" in told
-    if exact:
+    if case.repeats:
         assert "the same returns over 1 episode" in told
     played = subprocess.run([sys.executable, "-c", PLAY], cwd=tmp_path, env=_environment(tmp_path), check=False)
     assert played.returncode == 0

@@ -336,7 +336,8 @@ def _episodes(recipe: Recipe, sample: Sample) -> Iterator[Finding]:
 
 def _determinism(sample: Sample) -> Finding:
     if sample.differs is None:
-        return Finding("determinism", "the same seeds and actions give the same results: a resume is exact")
+        same = f"the same seeds and actions gave the same results in {count(min(REPEATED, len(sample.rewards)), 'decision')}"
+        return Finding("determinism", f"{same}: a resume should be exact")
     fix = "A resume closes the open episode. Draw all random numbers from self.np_random, which reset(seed=…) seeds."
     return Finding("determinism", f"{sample.differs}: a resume is not exact", "look", fix)
 
