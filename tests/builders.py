@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from maskrl import AugmentConfig, Clip, ControlEncoder, Host, MaskConfig, MLRConfig
 from maskrl.clock import Clock
 from maskrl.envs.gl import choose_gl
-from maskrl.nn.layers import NoisyLinear, PixelDecoder
+from maskrl.nn.layers import NoisyLinear
+from maskrl.nn.pixels import PixelDecoder
 from maskrl.objectives import mlr
 from maskrl.runs.loggers import Logger
 

@@ -21,7 +21,7 @@ from maskrl.agents.base import Spaces
 from maskrl.cost import operations
 from maskrl.cost.operations import UpdateCost, _Counter, run_cost, spaces_of
 from maskrl.nn.augment import View
-from maskrl.nn.layers import PixelDecoder
+from maskrl.nn.pixels import PixelDecoder
 from maskrl.recipes.schema import Budget, Evaluation, Recipe
 from tiny_runs import tiny_rainbow, tiny_recipe, trained
 

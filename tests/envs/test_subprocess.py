@@ -1,5 +1,6 @@
 """An environment in a process of its own."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from maskrl.envs import ToyArcade, ToyControl
-from maskrl.envs.subprocess import SubprocessEnv
+from maskrl.envs.subprocess import SubprocessEnv, _live
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,18 @@ def test_a_program_that_forgets_to_close_it_ends_all_the_same():
     code += "env = SubprocessEnv(ToyControl(), seed=0, training=True); print(env.reset(seed=0)[0].shape)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.startswith("(")
+
+
+@pytest.mark.parametrize("config", [ToyControl(), Broken(at_once=True)])
+def test_a_process_whose_parent_is_gone_at_the_start_ends_without_a_traceback(config: Any, capfd):
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    process = multiprocessing.get_context("spawn").Process(target=_live, args=(theirs, config, 0, True))
+    process.start()
+    theirs.close()
+    process.join(timeout=60)
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_closing_ends_the_process():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from builders import parameters_of
-from maskrl.nn.layers import NoisyLinear, PixelDecoder, mlp, truncated_normal_init
+from maskrl.nn.layers import NoisyLinear, mlp, truncated_normal_init
 
 
 def test_a_head_has_10_150_parameters():
@@ -18,19 +18,6 @@ def test_the_truncated_normal_resets_biases_and_norms_too():
     assert layers[0].weight.std().item() == pytest.approx(0.0108, abs=1e-4)
     assert not layers[0].bias.any()
     assert not layers[1].bias.any()
-
-
-def test_the_pixel_decoder_has_396_553_parameters_and_draws_84_by_84():
-    decoder = PixelDecoder(50, (9, 84, 84))
-    assert parameters_of(decoder) == 396_553
-    pixels = decoder(torch.randn(2, 50) * 10)
-    assert pixels.shape == (2, 9, 84, 84)
-    assert 0 <= pixels.min() <= pixels.max() <= 1
-
-
-@pytest.mark.parametrize("shape", [(3, 64, 64), (1, 37, 50)])
-def test_the_pixel_decoder_draws_any_size(shape: tuple[int, int, int]):
-    assert PixelDecoder(5, shape)(torch.randn(1, 5)).shape == (1, *shape)
 
 
 def test_a_noisy_layer_starts_with_the_published_scales():

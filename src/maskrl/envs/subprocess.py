@@ -130,7 +130,8 @@ def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
         env = config.make(seed=seed, training=training)
         pipe.send((False, (env.observation_space, env.action_space, env.metadata)))
     except Exception as error:
-        pipe.send((True, _words(error)))
+        with suppress(OSError):  # nobody reads it if the training process was killed in the meantime
+            pipe.send((True, _words(error)))
         return
     with suppress(EOFError, OSError):
         while True:

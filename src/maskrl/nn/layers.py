@@ -200,33 +200,3 @@ def resample(layers: Iterable[NoisyLinear], generator: torch.Generator | None = 
         roots = torch._foreach_abs(noises)
         torch._foreach_sqrt_(roots)
         torch._foreach_copy_(noises, torch._foreach_mul(torch._foreach_sign(noises), roots))
-
-
-class PixelDecoder(nn.Module):
-    """Decode a latent state to an observation in [0, 1], for the MLR-Pixel ablation: (N, d) → (N, C, H, W).
-
-    The layers are those of the unused decoder in the released code; 396 553 parameters for 50 → 9 × 84 × 84.
-    """
-
-    def __init__(self, latent_dim: int, obs_shape: tuple[int, int, int], *, filters: int = 32) -> None:
-        super().__init__()
-        channels, self.height, self.width = obs_shape
-        # The map grows by 4, then by 2, and the last convolution removes 4 pixels: 11 → 44 → 88 → 84.
-        rows, columns = math.ceil((self.height + 4) / 8), math.ceil((self.width + 4) / 8)
-        self.layers = nn.Sequential(
-            nn.Linear(latent_dim, filters * rows * columns),
-            nn.Unflatten(1, (filters, rows, columns)),
-            nn.Conv2d(filters, filters * 16, 3, padding=1),
-            nn.PixelShuffle(4),
-            nn.ReLU(),
-            nn.Conv2d(filters, filters * 4, 3, padding=1),
-            nn.PixelShuffle(2),
-            nn.ReLU(),
-            nn.ReflectionPad2d(1),
-            nn.Conv2d(filters, channels, 7),
-            nn.Tanh(),
-        )
-
-    def forward(self, states: Tensor) -> Tensor:
-        pixels: Tensor = self.layers(states)
-        return (pixels[..., : self.height, : self.width] + 1) / 2

@@ -8,17 +8,15 @@ Departures from the released code (reasons in docs/fidelity-systems.md): none in
 the warm-up and the tanh after the encoder are settings of the agent.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskrl.nn.augment import View
 from maskrl.nn.encoders import ControlEncoder
-from maskrl.nn.layers import orthogonal_init
+from maskrl.nn.pixels import ReversedEncoder
 from maskrl.objectives.base import Group, Host, Loss, Material, Needs, Objective, ObjectiveConfig, Views, When, on_host
 
 BITS = 5
@@ -70,44 +68,6 @@ def dequantised(obs: Tensor, noise: Tensor) -> Tensor:
     upper = torch.div(obs, 256 // steps, rounding_mode="floor")
     target: Tensor = (upper + noise) / steps - 0.5
     return target
-
-
-class ReversedEncoder(nn.Module):
-    """A `ControlEncoder` in reverse: (N, d) → (N, C, H, W). 2 029 545 parameters for 32 filters and 9 × 84 × 84.
-
-    Delta-orthogonal kernels start with a nonzero centre only, so before training the last layer (stride 2) draws a quarter of the
-    pixels and leaves the others at 0.
-    """
-
-    def __init__(
-        self,
-        latent_dim: int,
-        obs_shape: tuple[int, int, int],
-        feature_shape: tuple[int, int, int],
-        strides: Sequence[int],
-    ) -> None:
-        super().__init__()
-        channels, *sides = obs_shape
-        filters = feature_shape[0]
-        self.feature_shape, self.grow = (
-            feature_shape,
-            nn.Linear(latent_dim, feature_shape[0] * feature_shape[1] * feature_shape[2]),
-        )
-        layers: list[nn.Module] = []
-        for number, stride in enumerate(strides):
-            # Add back the border pixels that the encoder's stride cut off.
-            missing = [(side - 3) % stride for side in sides]
-            into = channels if number == 0 else filters
-            layer = nn.ConvTranspose2d(filters, into, 3, stride, output_padding=(missing[0], missing[1]))
-            layers = [layer, *([nn.ReLU()] if layers else []), *layers]
-            sides = [(side - 3) // stride + 1 for side in sides]
-        self.layers = nn.Sequential(*layers)
-        orthogonal_init(self)
-
-    def forward(self, states: Tensor) -> Tensor:
-        maps = F.relu(self.grow(states)).view(-1, *self.feature_shape)
-        drawn: Tensor = self.layers(maps)
-        return drawn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,10 @@ from maskrl.nn.augment import Augment, AugmentConfig, View
 from maskrl.nn.clip import over_time
 from maskrl.nn.decoder import LatentDecoder, NarrowDecoder
 from maskrl.nn.encoders import Encoder
-from maskrl.nn.layers import PixelDecoder, truncated_normal_init
+from maskrl.nn.layers import truncated_normal_init
 from maskrl.nn.masking import MaskConfig, Masker
 from maskrl.nn.momentum import Borrowed, Momentum
+from maskrl.nn.pixels import PixelDecoder
 from maskrl.objectives.base import (
     EnvSize,
     Group,
