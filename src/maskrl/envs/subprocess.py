@@ -130,7 +130,7 @@ def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
         env = config.make(seed=seed, training=training)
         pipe.send((False, (env.observation_space, env.action_space, env.metadata)))
     except Exception as error:
-        with suppress(OSError):  # nobody reads it if the training process was killed in the meantime
+        with suppress(OSError):  # the training process may have been killed in the meantime
             pipe.send((True, _words(error)))
         return
     with suppress(EOFError, OSError):
