@@ -120,6 +120,25 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     assert len(evidence.measured([study]).splitlines()) == 1
 
 
+def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
+    gains, minutes = {"baseline": 0, "mlr": 200, "mlr objective.every=4": 150}, {"baseline": 2, "mlr": 3}
+    rows = ["method,task,seed,frames,score,cpu_seconds"]
+    for method, gain in gains.items():
+        seconds = 60 * minutes.get(method, 2.5)
+        rows += [
+            f"{method},dmcontrol/cartpole-balance,{seed},60000,{300 + gain + seed % 2 * (gain > 0)},{seconds}"
+            for seed in range(21, 25)
+        ]
+    (study / "about.json").write_text(json.dumps({"commands": [], "runs": 12, "versions": {}, "recipes": []}))
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    assert evidence.frontier(study, 60_000).splitlines()[2:] == [
+        "| Baseline | 4 | 1.00 × | 300 | – | – | – |",
+        "| MLR with `objective.every=4` | 4 | 1.25 × | 450 | +150 | +150 to +151 | above the Baseline |",
+        "| MLR | 4 | 1.50 × | 500 | +200 | +200 to +201 | above the Baseline |",
+    ]
+    assert evidence.frontier(study / "none", 60_000) == evidence.NO_RUNS
+
+
 def test_a_gate_takes_the_best_of_the_last_evaluations(study: Path):
     rows = ["method,task,seed,frames,score,cpu_seconds"]
     rows += [f"curl,toy/reach,1,{frames},{score},1" for frames, score in ((0, 90), (10, 30), (20, 20))]

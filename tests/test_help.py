@@ -122,6 +122,9 @@ def test_a_printed_command_can_be_pasted_whether_the_environment_is_active_or_no
     assert printed_command([str(SCRIPT)], tmp_path, tools).startswith(f"{SCRIPT} train ")
     assert printed_command(["maskrl"], tmp_path, f"{SCRIPT.parent}:{tools}").startswith("maskrl train ")
     assert printed_command([sys.executable, "-m", "maskrl"], tmp_path, tools).startswith(f"{SCRIPT} train ")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "__main__.py").write_text("import sys\nfrom maskrl import cli\ncli.main(sys.argv[1:])\n")
+    assert printed_command([sys.executable, "-m", "theirs"], tmp_path, tools).startswith("maskrl train ")
 
 
 # ── Completion ────────────────────────────────────────────────────────────────────────────────────────────────────────

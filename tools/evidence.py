@@ -218,6 +218,41 @@ def probes(study: Path, at: int) -> str:
     return "\n".join(lines)
 
 
+def frontier(study: Path, at: int) -> str:
+    """Score against cost on a study's only task: every variant of MLR beside the Baseline, the cheapest first."""
+    if not (study / "scores.csv").exists():
+        return NO_RUNS
+    scores = Scores.read(study)
+    (task,) = scores.tasks
+    base = processor_seconds(study, "baseline", task, at)
+    price = {method: processor_seconds(study, method, task, at) / base for method in scores.methods}
+    lines = [
+        "| method | runs | processor time | score | difference | 95 % interval | verdict |",
+        "|:---|---:|---:|---:|---:|---:|:---|",
+    ]
+    for method in sorted(price, key=lambda name: price[name]):
+        start = f"| {NAMES.get(method) or _variant(method)} |"
+        if method == "baseline":
+            values = scores.at(at).values(method, task)
+            lines.append(f"{start} {len(values)} | 1.00 × | {values.mean():.0f} | – | – | – |")
+            continue
+        (verdict,) = versus(scores, method, "baseline", at=at, papers=False).tasks
+        told = verdict.untested or "no difference shows"
+        value, interval = verdict.mean - verdict.reference, "–"
+        if verdict.difference is not None:
+            interval = f"{verdict.difference.low:+.0f} to {verdict.difference.high:+.0f}"
+            told = {"above": "above the Baseline", "below": "below the Baseline"}.get(verdict.outcome, told)
+        lines.append(
+            f"{start} {verdict.runs} | {price[method]:.2f} × | {verdict.mean:.0f} | {value:+.0f} | {interval} | {told} |"
+        )
+    return "\n".join(lines)
+
+
+def _variant(method: str) -> str:
+    name, *changes = method.split()
+    return f"{NAMES.get(name, name)} with {', '.join(f'`{change}`' for change in changes)}" if changes else f"`{name}`"
+
+
 def cost(study: Path, tasks: Sequence[str], at: int) -> float:
     """The processor time of MLR's runs up to this time, as a multiple of the Baseline's: the mean over tasks."""
     each = [[processor_seconds(study, method, task, at) for method in METHODS] for task in tasks]
@@ -324,6 +359,7 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "curves": curves,
     "sentence": sentence,
     "probes": probes,
+    "frontier": frontier,
 }
 
 

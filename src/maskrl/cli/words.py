@@ -133,7 +133,8 @@ def program() -> list[str]:
     """The words that start maskrl: its name if the PATH leads to this installation, otherwise its path."""
     python = Path(sys.executable)
     script, on_path = python.with_name("maskrl"), shutil.which("maskrl")
-    if Path(sys.argv[0]).name not in ("maskrl", "__main__.py"):
+    started = Path(sys.argv[0])
+    if started.name != "maskrl" and started.parts[-2:] != ("maskrl", "__main__.py"):
         return ["maskrl"]  # called from Python: there is no shell to paste into
     if on_path and script.exists() and script.samefile(on_path):
         return ["maskrl"]
