@@ -228,6 +228,10 @@ def test_mlr_comes_back_as_the_task_has_it():
     [
         ("objective.mask.rato=0.3", "objective.mask.rato is not a field; did you mean ratio?"),
         ("objectiv.mask.ratio=0.3", "objectiv is not a field; did you mean objective.mask.ratio?"),
+        (
+            "agent.encoder.control.strides=3",
+            "agent.encoder.control is not a field; did you mean agent.encoder.strides?",
+        ),  # a kind
         ("objective.msk.ratio=0.3", "objective.msk is not a field; did you mean objective.mask.ratio?"),
         ("seed.x=3", "seed is 1, so there is no x in it."),
         ("seed=many", 'seed: expected a whole number, got "many".'),

@@ -223,7 +223,7 @@ def _read(text: str) -> tuple[Recipe, tuple[()]] | tuple[None, list[_Problem]]:
 
 
 def _explain(detail: Any, tree: Any) -> _Problem:
-    place = _locate(detail["loc"], tree)
+    place = _locate(detail["loc"], tree, tagged=True)
     path, name, seen = place.path, ".".join(place.path), place.value
     if detail["type"] == "unexpected_keyword_argument":
         return _Problem(path, f"{name} is not a field{_meant_field(place, tree)}")
@@ -263,18 +263,26 @@ class _Place(NamedTuple):
     value: Any  # the present value
 
 
-def _locate(steps: Iterable[str | int], tree: Any) -> _Place:
-    """Follow the steps of a pydantic error or an override from the root, without tags of unions and list indices."""
-    place = _Place((), Recipe, tree)
+def _locate(steps: Iterable[str | int], tree: Any, *, tagged: bool = False) -> _Place:
+    """Follow a path from the root.
+
+    `tagged`: the path of a pydantic error, which has the kind after the name of a group of several kinds, and indices in lists.
+    """
+    place, after_tag = _Place((), Recipe, tree), False
     for step in steps:
-        group = _group(place.type, place.value)
         if isinstance(step, int):
             break
-        known = types_of(group) if group else {}
-        value = place.value.get(step) if isinstance(place.value, dict) else None
-        if step in known or value is not None or not (group and place.value.get("kind") == step):
+        group = _group(place.type, place.value)
+        after_tag = tagged and not after_tag and _has_kinds(place.type) and place.value.get("kind") == step
+        if not after_tag:
+            known = types_of(group) if group else {}
+            value = place.value.get(step) if isinstance(place.value, dict) else None
             place = _Place((*place.path, step), known.get(step), value)
     return place
+
+
+def _has_kinds(expected: Any) -> bool:
+    return sum(is_dataclass(option) for option in _options(expected)) > 1
 
 
 def _group(expected: Any, value: Any) -> Any:
