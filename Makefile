@@ -33,7 +33,7 @@ test: $(STAMP)  ## Run the whole test suite: the learning gate, the faults and t
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not systems'
 
 test-learning: $(STAMP)  ## The learning gate for all: every agent, with and without every objective, solves a toy.
-	$(BIN)/python -m pytest --numprocesses 2 -m learning
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m learning
 
 test-faults: $(STAMP)  ## Only the faults: runs that are killed, files that are damaged, environments that fail.
 	$(BIN)/python -m pytest --numprocesses 2 -m faults
