@@ -68,14 +68,16 @@ def test_every_link_leads_to_a_file_or_to_a_page_of_the_site(document: Path):
         assert there, f"{document.name} links to {link}"
 
 
-FILES = re.compile(r"(?:src|tests|examples|tools|fuzz|docs|\.ci)/[\w./-]*\w")
+FILES = re.compile(r"(?:src|tests|examples|tools|fuzz|docs|studies|\.ci)/[\w./-]*\w")
 
 
 @each_document
 def test_every_path_of_the_project_exists(document: Path):
     for span in spans(document):
         for path in (
-            FILES.findall(span) if span.startswith(("src/", "tests/", "examples/", "tools/", "fuzz/", "docs/")) else []
+            FILES.findall(span)
+            if span.startswith(("src/", "tests/", "examples/", "tools/", "fuzz/", "docs/", "studies/"))
+            else []
         ):
             assert (ROOT / path).exists() or "NAME" in path, f"{document.name} names {path}"
 
@@ -122,7 +124,9 @@ HALVES = ("profile", "method", "agent", "objective")
 @each_document
 def test_every_recipe_can_be_had_with_the_overrides_beside_it(document: Path):
     for words in commands(document):
-        if words[0] not in ("train", "recipes") or not any(NAMED.fullmatch(word) for word in words):
+        if words[0] not in ("train", "recipes", "bench", "masks", "check") or not any(
+            NAMED.fullmatch(word) for word in words
+        ):
             continue
         name = next(word for word in words if NAMED.fullmatch(word))
         options = {word[2:]: words[at + 1] for at, word in enumerate(words[:-1]) if word[2:] in HALVES}

@@ -127,6 +127,22 @@ def test_a_printed_command_can_be_pasted_whether_the_environment_is_active_or_no
     assert printed_command([sys.executable, "-m", "theirs"], tmp_path, tools).startswith("maskrl train ")
 
 
+@pytest.mark.skipif(not SCRIPT.exists(), reason="maskrl is not installed beside this Python")
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["recipes", "show", "dmcontrol/wakler-walk"], "recipes list` has"),
+        (["evaluate", "nowhere"], "train` makes one"),
+        (["recipes", "list"], "recipes show RECIPE prints one"),
+    ],
+)
+def test_a_command_in_a_sentence_can_be_pasted(asked: list[str], told: str, tmp_path: Path):
+    environment = {**os.environ, "PATH": os.defpath}
+    done = subprocess.run([str(SCRIPT), *asked], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    printed = done.stdout + done.stderr
+    assert f"{SCRIPT} {told}" in " ".join(printed.split())
+
+
 # ── Completion ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

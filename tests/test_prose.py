@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "studies").glob("*.md")),
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
 

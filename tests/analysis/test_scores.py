@@ -97,7 +97,7 @@ def test_an_empty_folder_and_one_that_is_not_there_are_told(tmp_path: Path) -> N
     assert scores.runs == ()
     assert scores.problems == (
         f"{tmp_path} holds no run: there is no recipe.json in it or below.",
-        f"{tmp_path / 'nowhere'} does not exist.",
+        f"{tmp_path / 'nowhere'} does not exist. Name a run, a folder of runs or a CSV file.",
     )
 
 

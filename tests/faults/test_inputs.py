@@ -1,9 +1,11 @@
 """What people type, and what their terminals are: never a traceback, and no directory before every number has been looked at."""
 
 import io
+import json
 import math
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from contextlib import closing, suppress
@@ -222,6 +224,39 @@ def test_a_closed_output_is_no_error_of_ours(words: list[str]):
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
     process.wait(60)
+
+
+@pytest.mark.parametrize("target", ["closed", "/dev/full"])
+@pytest.mark.parametrize("words", [["recipes", "list"], ["licences"]])
+def test_an_output_that_cannot_be_written_is_no_traceback(words: list[str], target: str):
+    """As in `maskrl recipes list >&-`, and on a full disk."""
+    line = f"{shlex.join([sys.executable, '-m', 'maskrl', *words])} {'>&-' if target == 'closed' else '> /dev/full'}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert (done.returncode, "disk is full" in done.stderr) == ((0, False) if target == "closed" else (2, True))
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x1b[31mred"
+
+
+def test_names_of_strangers_do_not_steer_the_terminal(tmp_path: Path):
+    """Escape sequences set the title of a window, clear it, or hide text."""
+    run = write_run(tmp_path / "run", tiny_recipe(), {0: 1.0})
+    recipe = json.loads((run / "recipe.json").read_text())
+    (run / "recipe.json").write_text(json.dumps(recipe | {"name": STEERING}))
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    (sweep / "sweep.json").write_text(json.dumps({"asked": {"sweep": STEERING}, "runs": []}))
+    (tmp_path / STEERING.replace("/", "")).mkdir()
+    for words in (
+        ["report", str(run), "--out", str(tmp_path / "page.html")],
+        ["sweep", "status", str(sweep)],
+        ["evaluate", str(tmp_path / STEERING)],
+    ):
+        _, printed = called(words)
+        assert "owned" in printed
+        assert not {"\x1b", "\x07"} & set(printed), words
 
 
 # ── Outputs ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -165,7 +165,10 @@ def test_the_list_of_tasks_is_the_suites():
         (["dmcontrol/cheeta-run"], "recipe 'dmcontrol/cheeta-run' is not known: did you mean dmcontrol/cheetah-run, "),
         (["dmcontrol/quadruped-wlak"], "did you mean dmcontrol/quadruped-walk, "),
         (["cheetah-run"], "did you mean dmcontrol/cheetah-run?"),
-        (["xyz"], "recipe 'xyz' is not known. A name is suite/task, such as .* `maskrl recipes list` has the list"),
+        (
+            ["xyz"],
+            "recipe 'xyz' is not known. A name is suite/task, such as .* `maskrl recipes list` has the paper's tasks",
+        ),
         (["toy/reach", "papr"], "profile 'papr' is not known: did you mean paper\\? There are auto, paper, lite\\."),
         (
             ["toy/reach", "lite", "base"],

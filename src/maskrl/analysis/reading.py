@@ -25,7 +25,7 @@ from maskrl.analysis.protocol import (
     task_of,
     unit_of,
 )
-from maskrl.files import read_bytes, read_object
+from maskrl.files import kind_of, read_bytes, read_object
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.published import Unit, published_scores
 from maskrl.runs.directory import Run, RunError
@@ -87,14 +87,15 @@ def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _folders_with(path: Path, name: str) -> list[Path]:
-    """The folders at any depth that have something of this name, be it a link to nothing."""
+    """The folders at any depth that contain an entry of this name, even a broken link."""
     return sorted(Path(place) for place, folders, files in os.walk(path) if name in (*folders, *files))
 
 
 def read_folder(path: Path, seen: set[Path]) -> Found:
     """Read the runs in a folder, except those in `seen`."""
     if not path.is_dir():
-        return [], [f"{path} does not exist."]
+        there = f"is {kind_of(path.lstat().st_mode)}" if os.path.lexists(path) else "does not exist"
+        return [], [f"{path} {there}. Name a run, a folder of runs or a CSV file."]
     runs, problems = list[RunScores](), list[str]()
     for folder in _folders_with(path, ABOUT):
         if (about := folder.resolve() / ABOUT) not in seen:

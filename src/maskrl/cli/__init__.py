@@ -32,7 +32,7 @@ from maskrl.cli import (
     train,
 )
 from maskrl.cli.help import App
-from maskrl.cli.words import Refusal
+from maskrl.cli.words import Refusal, runnable, shown
 from maskrl.files import RunError
 
 # Errors caused by paths from the command line.
@@ -43,18 +43,28 @@ LONGEST = 5000  # maximum characters of a refusal, which may repeat user input
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code. Unexpected errors keep their traceback."""
+    for name in ("stdout", "stderr"):  # None if the shell closed it: >&-
+        setattr(sys, name, getattr(sys, name) or open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):  # an ASCII stream gets escapes for other characters
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError, ValueError):  # closed or redirected
                 stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        app([_as_path(word) for word in words], prog_name="maskrl")
+        try:
+            app([_as_path(word) for word in words], prog_name="maskrl")
+        finally:
+            sys.stdout.flush()  # an output that cannot be written fails here, not when the interpreter ends
     except (Refusal, RunError) as refusal:
-        words = str(refusal)
-        print(f"maskrl: {words if len(words) <= LONGEST else words[:LONGEST] + '…'}", file=sys.stderr)
+        told = shown(runnable(str(refusal)))
+        print(f"maskrl: {told if len(told) <= LONGEST else told[:LONGEST] + '…'}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in its buffer
+            if error.errno == errno.ENOSPC:
+                print("maskrl: The output cannot be written: its disk is full. Write it elsewhere.", file=sys.stderr)
+            raise SystemExit(1 if error.errno == errno.EPIPE else 2) from None
         if error.errno not in UNUSABLE:
             raise
         print(f"maskrl: {error.filename}: {error.strerror}.", file=sys.stderr)

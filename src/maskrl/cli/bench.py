@@ -44,11 +44,11 @@ def update(
     profile: words.ProfileOption = "auto",
     method: words.MethodOption = None,
     rounds: Rounds = 5,
-    no_plain: Annotated[bool, typer.Option("--no-plain", help="Leave out the same update written plainly.")] = False,
+    no_plain: Annotated[bool, typer.Option("--no-plain", help="Do not time the plain PyTorch version.")] = False,
     kernels: Annotated[bool, typer.Option("--kernels", help="Name the operations that take the most time.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time an update and its phases. Also times the machine's limit for such layers, and the same update written plainly.
+    """Time an update and its phases. Also times the fastest layers of its shapes, and a plain PyTorch version.
 
     $ maskrl bench update
     $ maskrl bench update atari/pong --profile paper --kernels

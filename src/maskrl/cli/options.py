@@ -27,7 +27,7 @@ Backend = Annotated[Literal["local", "ray", "print"], typer.Option(help=BACKEND_
 Seeds = Annotated[
     int | None, typer.Option(metavar="N", max=10_000, help="Seeds 1 to N (default: as many as the paper has).")
 ]
-Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Such as mlr,der (default: mlr,baseline).")]
+Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Methods, such as mlr,der (default: mlr,baseline).")]
 Tasks = Annotated[str | None, typer.Option(metavar="A,B", help="Tasks of the suite (default: the paper's).")]
 Workers = Annotated[
     int | None, typer.Option(metavar="N", min=1, max=10_000, help="Runs at a time (default: what fits here).")

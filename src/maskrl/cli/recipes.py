@@ -52,9 +52,8 @@ def _list_methods() -> None:
         for number, (halves, where) in enumerate(suites.items()):
             rows.append((name, *halves, ", ".join(where), method.source if number == 0 else ""))
     console().print(table(headings, rows, left=5, folds=("source",)))
-    print(
-        "\nmaskrl train RECIPE --method NAME runs one. To combine halves: --agent NAME --objective NAME|NAME+NAME|none."
-    )
+    one = words.command("train", "RECIPE", method="NAME")
+    print(f"\n{one} runs one. To combine halves: --agent NAME --objective NAME|NAME+NAME|none.")
     for suite, module in known.SUITES.items():
         if suite == "gym":  # has no tasks to list
             continue
@@ -80,7 +79,8 @@ def _list_names() -> None:
         )
     console().print(table(("recipe", "paper's 100k: MLR", "Baseline"), rows, left=1))
     print("\n100k is 100,000 frames on DMControl and 100,000 decisions on Atari.")
-    print("maskrl recipes show RECIPE prints one; maskrl train RECIPE runs it.")
+    shown, trained = words.command("recipes", "show", "RECIPE"), words.command("train", "RECIPE")
+    print(f"{shown} prints one; {trained} runs it.")
     print("Your own environment: gym/ID, gym/PACKAGE:ID or FILE.py:FUNCTION (docs/own-environment.md).")
 
 
@@ -112,7 +112,7 @@ def _list_ablations() -> None:
     print(f"Overrides are for {name} in the {recipe.profile} profile. Sides of a cube that a row does not set are the")
     print("task's own: k is 4 on cartpole-swingup and reacher, otherwise 8. To train an agent of masking/MLR-S:")
     print(f"  {words.Asked(name, ablations.overrides('masking/MLR-S', recipe)).command()}")
-    print("An agent of pretraining/MLR-Pretraining starts from an encoder made by `maskrl pretrain`.")
+    print(f"An agent of pretraining/MLR-Pretraining starts from an encoder made by `{words.command('pretrain')}`.")
 
 
 def _reported(source: str | None, label: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Force, Refusal, refusing
+from maskrl.cli.words import Force, Refusal, refusing, shown
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def report(
 
 
 def _print(text: str) -> None:
-    """Print, with invalid bytes of folder names escaped."""
-    print(text.encode("utf-8", "backslashreplace").decode())
+    """Print, with control characters and invalid bytes of names escaped."""
+    print(shown(text))
 
 
 def _tell(page: "Report") -> None:

@@ -14,7 +14,7 @@ import typer
 from maskrl import __version__
 from maskrl.cli import options
 from maskrl.cli.help import App, Group
-from maskrl.cli.words import command, console, listed, paste, print_rows, refusing, table
+from maskrl.cli.words import command, console, listed, paste, print_rows, refusing, shown, table
 from maskrl.words import count, duration, size
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _print_commands(sweep: Sweep) -> None:
 
 
 def _checked_sizes(sweep: Sweep) -> "Mapping[str, Size]":
-    """The sizes of runs by directory. Raises a refusal now for what would fail later: a full disk, a missing file."""
+    """The sizes of runs by directory. Refuses now if a run would fail later: a full disk, a missing file."""
     from maskrl.runs.directory import RunError, begun_from
     from maskrl.studies.backends import sizes_of
     from maskrl.studies.sweep import SweepError
@@ -200,7 +200,7 @@ def _end(sweep: Sweep, given_up: dict[str, str], seconds: float) -> None:
     print(f"\n{done} of {count(len(sweep.entries), 'run')} done, in {duration(seconds)}.")
     for directory, why in given_up.items():
         lines = [f"\n{directory} failed: {why}. The end of {log_of(sweep.folder, directory)}:"]
-        print("\n  ".join([*lines, *tail(sweep.there, directory)]))
+        print(shown("\n  ".join([*lines, *tail(sweep.there, directory)])))
     print(f"Next: {command('report', str(sweep.folder))}")
     if given_up:
         print(f"{count(len(given_up), 'run')} failed. Once the cause is removed, go on with:\n  {sweep.again}")
@@ -230,12 +230,12 @@ def status(
         left, runs = seconds_left(looks, counts["running"]), [one._asdict() for one in looks]
         print(json.dumps({"asked": asked, "counts": counts, "seconds_left": left, "runs": runs}))
         return
-    print(f"sweep {asked['sweep']} in {folder}: {_summary(looks)}")
+    print(shown(f"sweep {asked['sweep']} in {folder}: {_summary(looks)}"))
     headings = ("run", "state", "frames", "", "score", "time")
     console().print(table(headings, map(_row, looks), left=2, folds=("run",)))
     for one in looks:
         if one.state == "failed":
-            print(f"{one.directory} failed: {one.why}. See {log_of(folder, one.directory)}")
+            print(shown(f"{one.directory} failed: {one.why}. See {log_of(folder, one.directory)}"))
     if all(one.state == "done" for one in looks):
         print(f"Next: {command('report', str(folder))}")
 

@@ -327,7 +327,7 @@ def _paper(recipe: "Recipe") -> dict[str, str]:
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     episodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=10**6, help="Default: as many as in the run.")
+        int | None, typer.Option(metavar="N", min=1, max=10**6, help="Episodes to play (default: as in the run).")
     ] = None,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="Record them: .mp4 or .gif.")] = None,
     trust: Trust = False,
@@ -335,7 +335,7 @@ def evaluate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the newest checkpoint of a run, without exploration. Starts are the same as in the run's own evaluations.
+    """Evaluate the newest checkpoint of a run, without exploration. Episodes start as in the run's own evaluations.
 
     $ maskrl evaluate RUN --episodes 20 --video agent.mp4
     """

@@ -129,6 +129,16 @@ def paste(*words: str) -> str:
     return shlex.join([*program(), *words])
 
 
+def shown(text: str) -> str:
+    """A text with its control characters escaped: a stranger's names must not steer the terminal."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t\u00a0" else repr(letter)[1:-1] for letter in text)
+
+
+def runnable(text: str) -> str:
+    """A text in which every command between backticks can be pasted into the user's shell."""
+    return text.replace("`maskrl ", f"`{shlex.join(program())} ")
+
+
 def program() -> list[str]:
     """The words that start maskrl: its name if the PATH leads to this installation, otherwise its path."""
     python = Path(sys.executable)
@@ -178,9 +188,9 @@ def telling(*, stderr: bool = False) -> Iterator[Callable[[str], None]]:
     out = Console(stderr=stderr, highlight=False)
     if out.is_terminal:
         with out.status("") as status:
-            yield lambda text: status.update(Text(text))  # names may look like markup
+            yield lambda text: status.update(Text(shown(text)))  # names may look like markup
     else:
-        yield lambda text: print(text, file=out.file, flush=True)
+        yield lambda text: print(shown(text), file=out.file, flush=True)
 
 
 def table(
@@ -197,7 +207,7 @@ def table(
         justify: Literal["left", "right"] = "left" if place < left or heading in folds else "right"
         made.add_column(heading, justify=justify, no_wrap=heading not in folds, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # not markup
+        made.add_row(*(Text(shown(cell)) if isinstance(cell, str) else cell for cell in row))  # not markup
     return made
 
 

@@ -1,6 +1,7 @@
 """Forecast the memory and disk of a run before it starts."""
 
 import shutil
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from math import prod
@@ -68,7 +69,8 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
 def _require_room_for_a_batch(recipe: Recipe, spaces: Spaces, free: int | None) -> None:
     """Raise RunError if the frames of one batch do not fit into memory."""
     length = recipe.objective.needs.clip_length if recipe.objective is not None else 0
-    frames = recipe.agent.batch_size * 2 * prod(spaces.obs) + length * prod(spaces.obs)
+    piece = min(recipe.agent.batch_size, recipe.agent.micro_batch or sys.maxsize)  # becomes float32, once
+    frames = (recipe.agent.batch_size * 2 + length + 4 * piece) * prod(spaces.obs)
     if free is not None and frames > free:
         raise RunError(
             f"agent.batch_size={recipe.agent.batch_size:,}"

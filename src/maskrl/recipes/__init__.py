@@ -175,7 +175,7 @@ def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile
         raise ValueError(f"ablation {name!r} is not known{ending} `maskrl recipes list ablations` has them all.")
     plain = find(task, profile)
     if not plain.name.startswith("dmcontrol/"):
-        raise ValueError(f"The paper's ablations are on DMControl: there are none on {task}.")
+        raise ValueError(f"The paper's ablations are on DMControl: there are none on {task}. Choose a dmcontrol/ task.")
     return with_overrides(plain, ablations.overrides(name, plain))
 
 
@@ -187,7 +187,7 @@ def _unknown_recipe(name: str, known: Iterable[str]) -> str:
         if likely
         else ". A name is suite/task, such as dmcontrol/cheetah-run or atari/pong."
     )
-    return f"recipe {name!r} is not known{meant} `maskrl recipes list` has the list; the suites' other tasks work, too."
+    return f"recipe {name!r} is not known{meant} `maskrl recipes list` has the paper's tasks; the suites' other tasks work, too."
 
 
 def _require(what: str, value: str, known: Iterable[str]) -> None:

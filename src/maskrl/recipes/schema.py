@@ -137,6 +137,8 @@ class Recipe(Config):
         super().__post_init__()
         self.require_at_least(0, "seed")
         self.require_at_least(1, "threads")
+        if not f"{self.name}{self.preset}".isprintable():  # it is shown in terminals
+            raise ValueError(f"the name {self.name!r} of a recipe must not have control characters")
         self._check_times()
         self._check_sizes()
 

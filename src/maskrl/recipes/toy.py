@@ -79,8 +79,11 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
 def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A toy task: reach for SAC, catch for Rainbow. Always in the lite profile, because the paper has no such task."""
     full = with_objective(MAKERS[task](), None)
-    if agent not in (None, *({"reach": ON_REACH, "catch": ON_CATCH}[task])):
-        raise ValueError(f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} does not fit.")
+    fitting = {"reach": ON_REACH, "catch": ON_CATCH}[task]
+    if agent not in (None, *fitting):
+        raise ValueError(
+            f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} does not fit. Choose one of {', '.join(fitting)}."
+        )
     if agent not in (None, full.agent.kind):
         full = replace(full, agent=DRQV2) if agent == "drqv2" else full
         lines = [line.format(learning_rate=full.agent.learning_rate) for line in AGENTS[agent]]

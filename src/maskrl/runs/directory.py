@@ -84,7 +84,9 @@ class RunFiles:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RunError(f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
+            raise RunError(
+                f"{self.path / 'metrics.jsonl'} cannot be read: {error.strerror}. Restore it or its permissions."
+            ) from error
         yield from events_of(content, *kinds)
 
     @property
@@ -158,7 +160,10 @@ class Run(RunFiles):
         try:
             return cls(path, from_json(read_text(path, "recipe.json")))
         except (ValueError, OSError) as error:
-            raise RunError(f"{file} cannot be read by this version of maskrl:\n{error}") from error
+            told = (
+                f"{file} cannot be read by this version of maskrl:\n{error}\nUse the version that versions.json names."
+            )
+            raise RunError(told) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -33,7 +33,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise ValueError("it is a safetensors file with other content")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata[KEY])  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is not an encoder of `maskrl pretrain`: {error}.") from error
+        raise RunError(
+            f"{path} is not an encoder of `maskrl pretrain`: {error}. Name its encoder.safetensors."
+        ) from error
 
 
 def load(path: Path, encoder: Encoder) -> None:

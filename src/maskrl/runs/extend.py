@@ -35,7 +35,7 @@ def plan(run: Run, overrides: Sequence[str]) -> Extension:
         raise RunError(str(error)) from error
     if wanted.frames <= run.recipe.frames:
         raise RunError(
-            f"{run.path} has a budget of {run.recipe.frames:,} frames, and {wanted.frames:,} are not more. Name a larger one."
+            f"{run.path} has a budget of {run.recipe.frames:,} frames already; {wanted.frames:,} is not larger. Name a larger one."
         )
     state = run.restore(older=False)
     differences: list[str] = []

@@ -21,7 +21,7 @@ except ImportError:  # Windows, where a run is not locked
 
 
 def claim(handle: int | IO[bytes]) -> None:
-    """Lock a file for this process, or raise BlockingIOError. Waits out `is_claimed`, which holds the lock for a moment."""
+    """Lock a file for this process, or raise BlockingIOError. Waits while `is_claimed` briefly holds the lock."""
     for pause in () if fcntl is None else (0.02, 0.1, 0.3, None):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +101,8 @@ class Lock:
         ours = None if self._directory is None else os.fstat(self._directory)
         if ours is not None and not _is_same(self._folder, ours):
             raise RunError(
-                f"{self._folder} was removed or replaced while this process trained the run in it. It stops without saving."
+                f"{self._folder} was removed or replaced while this process trained the run in it. It stops without saving. "
+                "Put the directory back, and run the same command."
             )
         if _is_same(self._folder / "lock", os.fstat(self._file.fileno())):
             return None
@@ -110,7 +111,7 @@ class Lock:
         except BlockingIOError:
             raise RunError(
                 f"The lock of {self._folder} was removed or replaced, and {self._owner()} trains the run now. This process stops "
-                "without saving."
+                "without saving; the other one saves the run."
             ) from None
         self._file.close()
         self._file = new

@@ -89,7 +89,9 @@ class Log:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise RunError(f"{self._folder / NAME} cannot be read: {error.strerror}.") from error
+            raise RunError(
+                f"{self._folder / NAME} cannot be read: {error.strerror}. Restore it or its permissions."
+            ) from error
 
     def _compare(self, handle: int) -> None:
         """Add a complaint, once, if the file changed since our last line."""

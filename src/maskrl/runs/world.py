@@ -182,7 +182,9 @@ class World:
         try:
             self.env = self._make()
         except Exception as error:
-            raise EnvironmentFailedError(f"The environment cannot be made again: {_words(error)}.") from error
+            raise EnvironmentFailedError(
+                f"The environment cannot be made again: {_words(error)}. Repair it, and run the same command."
+            ) from error
 
     def _make(self) -> gym.Env[Any, Any]:
         recipe, seed = self._recipe, self._recipe.seed + self._place
