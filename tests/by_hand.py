@@ -67,7 +67,7 @@ def _update_by_hand(objective: Objective[Any], material: Material, losses: Losse
             for p in members:
                 if id(p) in known:
                     decayed = known[id(p)] + (decay.get(id(p), 0.0) * p.detach() if members is parameters else 0)
-                    _adam(p, decayed, of_adam[id(p)], rate, update + 1)
+                    adam(p, decayed, of_adam[id(p)], rate, update + 1)
         if update % config.momentum_every == 0:
             for slow in (module for module in objective.modules() if isinstance(module, Momentum)):
                 for own, online in zip(slow.copy.parameters(), slow._online[0].parameters(), strict=True):
@@ -82,11 +82,14 @@ def _clip(gradients: dict[int, Tensor], members: list[int], limit: float | None)
                 gradients[each] = gradients[each] * (limit / (norm + 1e-6))
 
 
-def _adam(parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], rate: float, count: int) -> None:
+def adam(
+    parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], rate: float, count: int, beta: float = 0.9
+) -> None:
+    """The step number `count` of Adam, from 1; `beta` is β1."""
     mean, square = moments
-    mean.copy_(0.9 * mean + 0.1 * gradient)
+    mean.copy_(beta * mean + (1 - beta) * gradient)
     square.copy_(0.999 * square + 0.001 * gradient**2)
-    parameter.data = parameter.data - rate * (mean / (1 - 0.9**count)) / ((square / (1 - 0.999**count)).sqrt() + 1e-8)
+    parameter.data = parameter.data - rate * (mean / (1 - beta**count)) / ((square / (1 - 0.999**count)).sqrt() + 1e-8)
 
 
 def _trained(objective: Objective[Any]) -> list[Tensor]:

@@ -2,12 +2,14 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import row_by_row as by_row
 from builders import at, parameters_of, tiny_mask, tiny_mlr
 from maskrl.agents.base import Spaces
 from maskrl.agents.drqv2 import EDGE, Actor, DrQv2, DrQv2Config
@@ -162,6 +164,90 @@ def test_an_update_is_the_papers_written_out(micro_batch: int):
     for name in ("encoder", "critic", "actor"):
         for one, other in zip(agent.modules[name].parameters(), twin.modules[name].parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+class WrittenOut:
+    """DrQ-v2's update: each loss in a loop over the rows of a batch, with steps of its own."""
+
+    def __init__(self, agent: DrQv2, micro_batch: int | None) -> None:
+        self.pieces, self.stream = by_row.pieces(micro_batch), by_row.stream_of(agent)
+        self.encoder, self.actor, self.critic = map(by_row.weights_of, (agent.encoder, agent.actor, agent.critic))
+        self.slow_encoder = by_row.weights_of(agent.slow_encoder.copy)
+        self.slow_critic = by_row.weights_of(agent.slow_critic.copy)
+        self.critic_adam = by_row.Adam([self.encoder, self.critic], rate=1e-4)
+        self.actor_adam = by_row.Adam([self.actor], rate=1e-4)
+        self.at_the_edge = 0  # numbers of actions that were clamped
+
+    def act(self, maps: Tensor, noise: Tensor) -> Tensor:
+        """The mean plus clipped noise, clamped: the gradient is that of the mean."""
+        state = by_row.embedded(self.actor, "embed.0", "embed.1", maps, squash=True)
+        mean, action = torch.tanh(by_row.layers(self.actor, "trunk", state)), []
+        for i in range(2):
+            moved = mean[i].item() + min(max(noise[i].item(), -0.3), 0.3)
+            self.at_the_edge += abs(moved) > 1 - 1e-6
+            action.append(mean[i] - mean[i].item() + min(max(moved, -1 + 1e-6), 1 - 1e-6))
+        return torch.stack(action)
+
+    def noises(self, sigma: float) -> list[Tensor]:
+        return [noise for piece in self.pieces for noise in sigma * torch.randn(len(piece), 2, dtype=torch.float64)]
+
+    def update(self, batch: Transitions, sigma: float) -> dict[str, Tensor]:
+        obs = by_row.shifted(batch.obs, 4, self.stream) - 0.5
+        next_obs = by_row.shifted(batch.next_obs, 4, self.stream) - 0.5
+        losses, values = [], []
+        for row, noise in enumerate(self.noises(sigma)):
+            maps = by_row.maps(self.encoder, next_obs[row])  # of the convolutions in training
+            slow = by_row.state_of(self.slow_encoder, maps, squash=True)
+            value = min(by_row.both_q(self.slow_critic, slow, self.act(maps, noise)))
+            target = batch.rewards[row] + batch.discounts[row] * value.detach()
+            state = by_row.state_of(self.encoder, by_row.maps(self.encoder, obs[row]), squash=True)
+            q1, q2 = by_row.both_q(self.critic, state, batch.actions[row])
+            losses.append((q1 - target) ** 2 + (q2 - target) ** 2)
+            values.append((q1 + q2) / 2)
+        critic_loss = by_row.mean(losses)
+        self.critic_adam.step(critic_loss)
+        losses = []
+        for row, noise in enumerate(self.noises(sigma)):
+            maps = by_row.maps(self.encoder, obs[row])
+            state = by_row.state_of(self.encoder, maps, squash=True)
+            losses.append(-min(by_row.both_q(self.critic, state, self.act(maps, noise))))
+        actor_loss = by_row.mean(losses)
+        self.actor_adam.step(actor_loss)
+        by_row.follow(self.slow_encoder, self.encoder, 0.99)
+        by_row.follow(self.slow_critic, self.critic, 0.99)
+        told = {"critic/loss": critic_loss, "critic/q": by_row.mean(values), "actor/loss": actor_loss}
+        return told | {"actor/noise": torch.tensor(sigma, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_three_updates_are_those_written_out_row_by_row(micro_batch: int | None):
+    """The recipe's agent with tiny networks and noise that falls fast: losses, weights and slow copies after each update."""
+    known = find("dmcontrol/cartpole-swingup", "paper", "drqv2").agent
+    assert isinstance(known, DrQv2Config)
+    config = replace(
+        known, encoder=replace(known.encoder, filters=4, latent_dim=6), hidden=7, batch_size=by_row.ROWS,
+        micro_batch=micro_batch, warmup_decisions=10, noise_decisions=20,
+    )  # fmt: skip
+    agent: DrQv2 = by_row.agent_in_double(config.build)
+    agent.noise = agent.noise.double()
+    agent.actor.trunk[-1].bias.data[0] += 1.5  # type: ignore[operator, union-attr]  # so that noise leads past the edge
+    replay, batches = by_row.replay_in_double()
+    written = WrittenOut(agent, micro_batch)
+    for update, sigma in enumerate((0.55, 0.46, 0.37)):  # after 10, 12 and 14 decisions of 20 on the way from 1 to 0.1
+        torch.manual_seed(update)
+        found = agent.update(replay)
+        torch.manual_seed(update)
+        expected = written.update(batches[-1], sigma)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert found[name].item() == pytest.approx(value.item(), rel=1e-9)
+        for module, weights in (
+            (agent.encoder, written.encoder), (agent.actor, written.actor), (agent.critic, written.critic),
+            (agent.slow_encoder.copy, written.slow_encoder), (agent.slow_critic.copy, written.slow_critic),
+        ):  # fmt: skip
+            by_row.check_same(module, weights)
+    assert written.at_the_edge
+    assert len(batches) == 3
 
 
 def test_the_actor_shapes_neither_encoder_nor_critic():

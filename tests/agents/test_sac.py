@@ -1,12 +1,14 @@
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import row_by_row as by_row
 from builders import at, parameters_of, tiny_mask, tiny_mlr
 from maskrl import AugmentConfig
 from maskrl.agents.base import Spaces
@@ -14,7 +16,8 @@ from maskrl.agents.sac import SAC, Actor, ControlEncoderConfig, Critic, SACConfi
 from maskrl.clock import Stopwatch
 from maskrl.nn.encoders import ControlEncoder
 from maskrl.objectives.step import AuxiliaryConfig
-from maskrl.replay.buffer import Replay
+from maskrl.recipes import find
+from maskrl.replay.buffer import Replay, Transitions
 
 SPACES = Spaces(obs=(9, 28, 28), action_dim=2, discrete=False)
 CPU = torch.device("cpu")
@@ -376,3 +379,139 @@ def test_a_stopwatch_takes_inner_parts_out_of_outer_ones():
     with watch("outer"), watch("inner"):
         sum(range(200_000))
     assert watch.seconds["inner"] > 10 * watch.seconds["outer"] >= 0
+
+
+# ── Whole updates, row by row ─────────────────────────────────────────────────────────────────────────────────────────
+
+# What the papers say; the other values are the same for all three.
+WRITTEN: dict[str, dict[str, Any]] = {
+    "baseline": {"squash": False, "encoder_momentum": 0.95, "temperature_rate": 1e-4, "temperature_beta": 0.5},
+    "sac_pixel": {"squash": True, "encoder_momentum": 0.95, "temperature_rate": 1e-4, "temperature_beta": 0.5},
+    "drq": {"squash": True, "encoder_momentum": 0.99, "temperature_rate": 1e-3, "temperature_beta": 0.9},
+}
+BURST = {"baseline": 0, "sac_pixel": 2, "drq": 0}  # the released 1000 of sac_pixel, made short
+
+
+def recipes_agent(method: str, micro_batch: int | None) -> SAC:
+    """The agent of a recipe, with tiny networks and batches, in double precision."""
+    known = find("dmcontrol/walker-walk", "paper", method).agent
+    assert isinstance(known, SACConfig)
+    assert bool(known.burst) == bool(BURST[method])
+    config = replace(
+        known, encoder=replace(known.encoder, filters=4, latent_dim=6), hidden=7, batch_size=by_row.ROWS,
+        burst=BURST[method], micro_batch=micro_batch,
+        augment=replace(known.augment, crop=None if known.augment.crop is None else 17),
+    )  # fmt: skip
+    agent: SAC = by_row.agent_in_double(config.build)
+    assert agent.log_temperature.item() == pytest.approx(math.log(0.1), rel=1e-6)  # which float32 cannot hold
+    agent.log_temperature.data = torch.tensor(math.log(0.1), dtype=torch.float64)
+    return agent
+
+
+class WrittenOut:
+    """SAC of pixels, and DrQ with K = M = 2: each loss in a loop over the rows of a batch, with steps of its own."""
+
+    def __init__(self, agent: SAC, method: str, micro_batch: int | None) -> None:
+        self.method, self.values, self.pieces = method, WRITTEN[method], by_row.pieces(micro_batch)
+        self.encoder, self.actor, self.critic = map(by_row.weights_of, (agent.encoder, agent.actor, agent.critic))
+        self.slow_encoder = by_row.weights_of(agent.target_encoder.copy)
+        self.slow_critic = by_row.weights_of(agent.target_critic.copy)
+        self.log_temperature = torch.tensor(math.log(0.1), dtype=torch.float64, requires_grad=True)
+        self.stream = by_row.stream_of(agent)
+        self.critic_adam = by_row.Adam([self.encoder, self.critic], rate=1e-3)
+        self.actor_adam = by_row.Adam([self.actor], rate=1e-3)
+        temperature = {"log_temperature": self.log_temperature}
+        self.temperature_adam = by_row.Adam(
+            [temperature], self.values["temperature_rate"], self.values["temperature_beta"]
+        )
+
+    def views(self, obs: Tensor) -> list[Tensor]:
+        if self.method == "drq":
+            return [by_row.shifted(obs, 4, self.stream), by_row.shifted(obs, 4, self.stream)]
+        return [by_row.cropped(obs, 17, self.stream) if self.method == "baseline" else obs.double() / 255]
+
+    def state(self, encoder: by_row.Weights, maps: Tensor) -> Tensor:
+        return by_row.state_of(encoder, maps, squash=self.values["squash"])
+
+    def act(self, maps: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action, and the logarithm of its probability: a sum over its numbers."""
+        state = by_row.embedded(self.actor, "embed.0", "embed.1", maps, squash=self.values["squash"])
+        out, action, log_prob = by_row.layers(self.actor, "trunk", state), [], torch.zeros((), dtype=torch.float64)
+        for i in range(2):
+            log_std = -10 + 6 * (torch.tanh(out[2 + i]) + 1)
+            action.append(torch.tanh(out[i] + log_std.exp() * noise[i]))
+            log_prob = log_prob - noise[i] ** 2 / 2 - log_std - math.log(2 * math.pi) / 2
+            log_prob = log_prob - torch.log(1 - action[i] ** 2 + 1e-6)
+        return torch.stack(action), log_prob
+
+    def update(self, batch: Transitions, number: int) -> dict[str, Tensor]:
+        obs, next_obs = self.views(batch.obs), self.views(batch.next_obs)
+        losses, values = self.critic_losses(obs, batch, next_obs)
+        metrics = {"critic/loss": by_row.mean(losses), "critic/q": by_row.mean(values)}
+        self.critic_adam.step(metrics["critic/loss"])
+        if number % 2 == 0 or number < BURST[self.method]:
+            metrics |= self.update_actor_and_temperature(obs[0])
+            by_row.follow(self.slow_encoder, self.encoder, self.values["encoder_momentum"])
+            by_row.follow(self.slow_critic, self.critic, 0.99)
+        return metrics
+
+    def critic_losses(
+        self, obs: list[Tensor], batch: Transitions, next_obs: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Each row's sum of the squared errors of both Q functions on all views, and its mean Q."""
+        temperature, losses, values = self.log_temperature.detach().exp(), [], []
+        for piece in self.pieces:
+            noises = [torch.randn(len(piece), 2, dtype=torch.float64) for _ in next_obs]
+            for place, row in enumerate(piece):
+                targets = []
+                for pixels, noise in zip(next_obs, noises, strict=True):
+                    action, log_prob = self.act(by_row.maps(self.encoder, pixels[row]), noise[place])
+                    slow = self.state(self.slow_encoder, by_row.maps(self.slow_encoder, pixels[row]))
+                    value = min(by_row.both_q(self.slow_critic, slow, action)) - temperature * log_prob
+                    targets.append(batch.rewards[row] + batch.discounts[row] * value.detach())
+                target, found = by_row.mean(targets), []
+                for pixels in obs:
+                    state = self.state(self.encoder, by_row.maps(self.encoder, pixels[row]))
+                    found += by_row.both_q(self.critic, state, batch.actions[row])
+                losses.append(torch.stack([(q - target) ** 2 for q in found]).sum())
+                values.append(by_row.mean(found))
+        return losses, values
+
+    def update_actor_and_temperature(self, obs: Tensor) -> dict[str, Tensor]:
+        temperature, losses, surprises = self.log_temperature.detach().exp(), [], []
+        for piece in self.pieces:
+            noise = torch.randn(len(piece), 2, dtype=torch.float64)
+            for place, row in enumerate(piece):
+                maps = by_row.maps(self.encoder, obs[row])
+                action, log_prob = self.act(maps, noise[place])
+                losses.append(
+                    temperature * log_prob - min(by_row.both_q(self.critic, self.state(self.encoder, maps), action))
+                )
+                surprises.append(-log_prob.detach())
+        loss, entropy = by_row.mean(losses), by_row.mean(surprises)
+        self.actor_adam.step(loss)
+        self.temperature_adam.step(self.log_temperature.exp() * (entropy + 2))  # towards −A
+        return {"actor/loss": loss, "actor/entropy": entropy, "actor/temperature": temperature}
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+@pytest.mark.parametrize("method", WRITTEN)
+def test_four_updates_are_those_written_out_row_by_row(method: str, micro_batch: int | None):
+    """Losses, weights, temperature and slow copies after each; the actor's turns are the first and the third, or in a burst."""
+    agent, (replay, batches) = recipes_agent(method, micro_batch), by_row.replay_in_double()
+    written = WrittenOut(agent, method, micro_batch)
+    for number in range(4):
+        torch.manual_seed(number)
+        found = agent.update(replay)
+        torch.manual_seed(number)
+        expected = written.update(batches[-1], number)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert found[name].item() == pytest.approx(value.item(), rel=1e-9)
+        for module, weights in (
+            (agent.encoder, written.encoder), (agent.actor, written.actor), (agent.critic, written.critic),
+            (agent.target_encoder.copy, written.slow_encoder), (agent.target_critic.copy, written.slow_critic),
+        ):  # fmt: skip
+            by_row.check_same(module, weights)
+        torch.testing.assert_close(agent.log_temperature, written.log_temperature, rtol=1e-9, atol=0)
+    assert len(batches) == 4
