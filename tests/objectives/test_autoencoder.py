@@ -1,5 +1,8 @@
 """SAC+AE's autoencoder: its target, its decoder and its loss, as arithmetic."""
 
+import re
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -35,6 +38,35 @@ def test_any_size_that_the_encoder_takes_comes_back(size: int, strides: tuple[in
     encoder = ControlEncoder((3, size, size), filters=4, strides=strides)
     built = AutoencoderConfig().build(Host(encoder, 50, 1, obs_shape=(3, size, size)))
     assert built.decoder(torch.randn(2, 50)).shape == (2, 3, size, size)
+
+
+@pytest.mark.parametrize("sides", [(side, side) for side in range(4, 31)] + [(24, 25), (25, 24), (23, 24), (24, 26)])
+def test_observations_that_the_encoder_was_not_built_for_are_refused_when_it_is_built(sides: tuple[int, int]):
+    """Of 23 and of 24 pixels, with a stride of 2, the encoder's map is 5 × 5: either comes back."""
+    host = replace(tiny_host(), obs_shape=(3, *sides))
+    if {*sides} <= {23, 24}:
+        assert AutoencoderConfig().build(host).decoder(torch.randn(2, 10).double()).shape == (2, 3, *sides)
+        return
+    rows, columns = ((side - 3) // 2 + 1 - 6 for side in sides)
+    message = f"map is 5 × 5, but of observations (3, {sides[0]}, {sides[1]}) it would be {rows} × {columns}. Pass the obs_shape"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        AutoencoderConfig().build(host)
+
+
+def test_another_number_of_channels_is_refused_when_it_is_built():
+    with pytest.raises(
+        ValueError, match=r"takes 3 channels, but observations \(9, 24, 24\) have 9\. Pass the obs_shape"
+    ):
+        AutoencoderConfig().build(replace(tiny_host(), obs_shape=(9, 24, 24)))
+
+
+def test_views_of_another_size_are_refused_by_the_loss():
+    """23 pixels give the same map as 24, so that only the decoder's picture tells them apart."""
+    built = AutoencoderConfig().build(replace(tiny_host(), obs_shape=(3, 23, 23)))
+    with pytest.raises(
+        ValueError, match=r"draws \(3, 23, 23\), but observations are \(3, 24, 24\)\. Build the objective"
+    ):
+        built.loss(built.views(tiny_material(built.needs)))
 
 
 def losses_by_hand(built: Autoencoder, views: AutoencoderViews) -> list[Tensor]:

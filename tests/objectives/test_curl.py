@@ -233,11 +233,28 @@ def test_the_recipe_on_atari_has_its_authors_values():
 
 def test_priorities_are_the_cross_entropy_and_the_objectives_mean():
     recipe = find("toy/catch", method="curl")
+    objective = replace(recipe.objective, weight=0.5)
     spaces = Spaces((4, 32, 32), 3, discrete=True)
-    agent = recipe.agent.build(spaces, recipe.objective, torch.device("cpu"))
-    replay = _random_replay(spaces, 4, 0.5)
-    learned = agent.learn(agent.reading(replay, 0)())
+    agent = recipe.agent.build(spaces, objective, torch.device("cpu"))
+    seen: list[Tensor] = []
+    straight = agent.returns.loss
+
+    def noted(outputs: Tensor, target: Tensor) -> Tensor:
+        seen[:] = [outputs.detach(), target]
+        return straight(outputs, target)
+
+    agent.returns.loss = noted  # type: ignore[method-assign]
+    drawn = agent.reading(_random_replay(spaces, 4, 0.5), 0)()
+    learned = agent.learn(drawn)
+    outputs, target = seen
+    expected = [
+        -sum(share * (value - row.logsumexp(dim=0)) for share, value in zip(shares, row, strict=True))
+        for shares, row in zip(target, outputs, strict=True)
+    ]
+    count, mean = recipe.agent.clips, learned.metrics["curl/loss"]
+    assert mean > 0.1  # an objective that shows beside the cross-entropies
+    assert 0 < count <= len(expected)
+    joined = [error + 0.5 * mean if row < count else error for row, error in enumerate(expected)]
+    torch.testing.assert_close(learned.errors, torch.stack(joined), rtol=1e-5, atol=1e-6)
     assert learned.errors.min() > 0
-    count = recipe.agent.clips
-    torch.testing.assert_close(learned.metrics["curl/loss"].isfinite(), torch.tensor(True))
-    assert learned.errors[:count].min() > recipe.objective.weight * learned.metrics["curl/loss"]
+    assert learned.errors[:count].min() > 0.5 * mean

@@ -125,6 +125,23 @@ def test_a_half_that_is_not_known_is_refused_with_the_nearest(name: str, halves:
             look_up(name, profile="lite", **halves)
 
 
+@pytest.mark.parametrize("objective", ["autoencoder", "mooss"])
+@pytest.mark.parametrize("name", [PONG, "toy/catch"])
+@pytest.mark.parametrize(("beside", "none"), [("", "none, "), ("mlr+", "")])
+def test_an_objective_of_another_suite_is_refused_with_the_suite_that_has_it(
+    name: str, objective: str, beside: str, none: str
+):
+    message = (
+        f"objective '{objective}' is not for {name}: it is for dmcontrol. Choose one of {none}mlr, curl, spr, "
+        "playvirtual, or a recipe that has it, such as dmcontrol/finger-spin or toy/reach."
+    )
+    for look_up in (find, resolve):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            look_up(name, profile="lite", objective=f"{beside}{objective}")
+    for named in ("dmcontrol/finger-spin", "toy/reach"):
+        assert find(named, "lite", objective=objective).objective.kind == objective
+
+
 @pytest.mark.parametrize(
     "halves", [{"agent": "der"}, {"objective": "mlr"}, {"objective": "none"}, {"agent": "der", "objective": "mlr"}]
 )

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from maskrl.nn.layers import Convolutions, orthogonal_init, truncated_normal_init
+from maskrl.nn.layers import Convolutions, orthogonal_init, rescaled, truncated_normal_init
 
 
 class Encoder(nn.Module):
@@ -113,11 +113,7 @@ class NatureEncoder(Encoder):
 
     def embed(self, features: Tensor) -> Tensor:
         units: Tensor = self.linear(flat(features))
-        if not self.renormalise:
-            return units
-        low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
-        # The released code divides by zero when every unit of a map is dead; with the epsilon the result is a zero vector.
-        return (units - low) / (high - low + self.epsilon)
+        return rescaled(units, self.epsilon) if self.renormalise else units
 
 
 class ImpalaEncoder(NatureEncoder):

@@ -25,6 +25,15 @@ def joined(states: Tensor, vectors: Tensor | None) -> Tensor:
     return states if vectors is None else torch.cat([states, vectors], dim=-1)
 
 
+def rescaled(units: Tensor, epsilon: float) -> Tensor:
+    """Every row of (N, d) from its smallest to its largest unit, in [0, 1).
+
+    The released code divides by zero when all units of a row are the same; with the epsilon the result is a zero vector.
+    """
+    low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
+    return (units - low) / (high - low + epsilon)
+
+
 class Convolutions(nn.Sequential):
     """Unpadded convolutions in channels last, with a ReLU after each: nn.Conv2d, nn.ReLU, nn.Conv2d, …
 

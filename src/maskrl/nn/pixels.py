@@ -69,6 +69,11 @@ class ReversedEncoder(nn.Module):
             layer = nn.ConvTranspose2d(filters, into, 3, stride, output_padding=(missing[0], missing[1]))
             layers = [layer, *([nn.ReLU()] if layers else []), *layers]
             sides = [(side - 3) // stride + 1 for side in sides]
+        if feature_shape[1:] != tuple(sides):
+            raise ValueError(
+                f"The encoder's map is {feature_shape[1]} × {feature_shape[2]}, but of observations {obs_shape} it would be "
+                f"{sides[0]} × {sides[1]}. Pass the obs_shape that the encoder was built for."
+            )
         self.layers = nn.Sequential(*layers)
         orthogonal_init(self)
 

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from maskrl.nn.layers import rescaled
+
 
 class Transition(Protocol):
     """The next latent states: (N, d), (N, A) → (N, d)."""
@@ -51,8 +53,7 @@ class MapTransition(nn.Module):
         planes = actions[:, :, None, None].expand(-1, -1, self.height, self.width)
         mixed = self.norm(F.relu(self.mix(torch.cat([maps, planes], dim=1))))
         units = F.relu(self.refine(mixed)).permute(0, 2, 3, 1).flatten(1)
-        low, high = units.amin(dim=1, keepdim=True), units.amax(dim=1, keepdim=True)
-        return (units - low) / (high - low + self.epsilon)  # as the encoder rescales its map
+        return rescaled(units, self.epsilon)  # as the encoder does
 
 
 def rollout(transition: Transition, state: Tensor, actions: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Autoencoder(Objective[AutoencoderViews]):
     def loss(self, views: AutoencoderViews) -> Loss:
         states: Tensor = self.host.encoder(views.obs.pixels())  # h (B, d)
         drawn: Tensor = self.decoder(states)  # (B, C, H', W')
-        if drawn.shape != views.target.shape:
+        if drawn.shape != views.target.shape:  # `build` does not see the size of the views
             raise ValueError(
                 f"The decoder draws {tuple(drawn.shape[1:])}, but observations are {tuple(views.target.shape[1:])}. Build the "
                 "objective with a host that has this obs_shape."
@@ -95,7 +95,13 @@ class AutoencoderConfig(ObjectiveConfig):
                 f"The autoencoder needs maskrl's ControlEncoder and the shape of observations; got {type(encoder).__name__} and "
                 f"obs_shape={host.obs_shape}. Pass Host(encoder=ControlEncoder(…), obs_shape=(C, H, W))."
             )
-        strides = [layer.stride[0] for layer in encoder.convolutions.children() if isinstance(layer, nn.Conv2d)]
+        layers = [layer for layer in encoder.convolutions.children() if isinstance(layer, nn.Conv2d)]
+        if layers[0].in_channels != host.obs_shape[0]:
+            raise ValueError(
+                f"The encoder takes {layers[0].in_channels} channels, but observations {host.obs_shape} have "
+                f"{host.obs_shape[0]}. Pass the obs_shape that the encoder was built for."
+            )
+        strides = [layer.stride[0] for layer in layers]
         decoder = ReversedEncoder(host.latent_dim, host.obs_shape, encoder.feature_shape, strides)
         built = Autoencoder(
             host, decoder, latent_penalty=self.latent_penalty, weight_decay=self.weight_decay, weight=self.weight

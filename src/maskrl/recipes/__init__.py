@@ -9,6 +9,7 @@ from maskrl.envs.atari import normalise
 from maskrl.envs.gym import Factory, Gym
 from maskrl.recipes import ablations, atari, dmcontrol, own, toy
 from maskrl.recipes.methods import METHODS, TOYS, Method, Pair
+from maskrl.recipes.methods import SUITES as METHOD_SUITES
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
@@ -65,7 +66,9 @@ def _find(
         _require("agent", pair.agent, agents)
     names = pair.objective.split("+") if pair.objective is not None else []
     for one in names:
-        _require("objective", one, ["none", *objectives] if len(names) == 1 else objectives)
+        here = ["none", *objectives] if len(names) == 1 else list(objectives)
+        _require_on_suite(name, one, here)
+        _require("objective", one, here)
     if len(names) > 2:
         raise ValueError(f"objective {pair.objective!r}: at most two objectives learn at once, such as mlr+spr.")
     chosen: Recipe = SUITES[suite].recipe(task, profile, pair.agent, pair.objective)
@@ -188,6 +191,19 @@ def _unknown_recipe(name: str, known: Iterable[str]) -> str:
         else ". A name is suite/task, such as dmcontrol/cheetah-run or atari/pong."
     )
     return f"recipe {name!r} is not known{meant} `maskrl recipes list` has the paper's tasks; the suites' other tasks work, too."
+
+
+def _require_on_suite(name: str, objective: str, here: Iterable[str]) -> None:
+    """Raise ValueError for an objective that exists, but not on this recipe's suite."""
+    there = [suite for suite in METHOD_SUITES if objective in SUITES[suite].objectives(example_task(suite), "lite")]
+    if objective in here or not there:
+        return
+    toys = [toy for toy, suite in TOYS.items() if suite in there]
+    examples = [*(f"{suite}/{example_task(suite)}" for suite in there), *toys]
+    raise ValueError(
+        f"objective {objective!r} is not for {name}: it is for {' and '.join(there)}. Choose one of {', '.join(here)}, or a "
+        f"recipe that has it, such as {choices(examples)}."
+    )
 
 
 def _require(what: str, value: str, known: Iterable[str]) -> None:
