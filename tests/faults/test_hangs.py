@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from builders import Silent
+from maskrl.envs import subprocess as worker
+from maskrl.runs import watchdog
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.players import Players
 from maskrl.runs.signals import Stopped
@@ -20,6 +22,12 @@ from tiny_runs import events, same_end, tiny_rainbow, tiny_recipe, trained
 pytestmark = pytest.mark.faults
 
 LONG = 30.0  # seconds that a slow machine may take to start a process
+
+
+def test_a_signal_is_heeded_within_five_seconds_by_the_times_that_we_wait():
+    """The tests below have real processes and allow for a busy machine; these are the waits themselves."""
+    for waits in (worker, watchdog):
+        assert waits.LOOK + waits.GRACE < 5
 
 
 def children(process: int) -> list[int]:

@@ -226,6 +226,13 @@ def test_a_closed_output_is_no_error_of_ours(words: list[str]):
     process.wait(60)
 
 
+@pytest.mark.parametrize("override", ["objective.clip_length=1000000", "replay.capacity=4"])
+def test_clips_longer_than_the_replay_are_refused_before_a_directory_is_made(override: str, tmp_path: Path):
+    code, printed = called(["train", "toy/reach", override, "--run-dir", str(tmp_path / "run")])
+    assert (code, (tmp_path / "run").exists()) == (2, False)
+    assert "cannot be drawn from a replay that holds" in " ".join(printed.split())
+
+
 @pytest.mark.parametrize("target", ["closed", "/dev/full"])
 @pytest.mark.parametrize("words", [["recipes", "list"], ["licences"]])
 def test_an_output_that_cannot_be_written_is_no_traceback(words: list[str], target: str):

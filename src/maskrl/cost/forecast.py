@@ -69,6 +69,13 @@ def forecast(recipe: Recipe, path: Path) -> Forecast:
 def _require_room_for_a_batch(recipe: Recipe, spaces: Spaces, free: int | None) -> None:
     """Raise RunError if the frames of one batch do not fit into memory."""
     length = recipe.objective.needs.clip_length if recipe.objective is not None else 0
+    decisions = recipe.frames // recipe.env.action_repeat
+    stored = min(decisions, recipe.replay.capacity)
+    if length > stored and recipe.agent.updates_by(decisions) > 0:
+        raise RunError(
+            f"Clips of {length:,} decisions cannot be drawn from a replay that holds {stored:,}. Lower objective.clip_length, or "
+            "raise the budget and replay.capacity."
+        )
     piece = min(recipe.agent.batch_size, recipe.agent.micro_batch or sys.maxsize)  # becomes float32, once
     frames = (recipe.agent.batch_size * 2 + length + 4 * piece) * prod(spaces.obs)
     if free is not None and frames > free:
