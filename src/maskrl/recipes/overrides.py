@@ -272,12 +272,11 @@ def _locate(steps: Iterable[str | int], tree: Any, *, tagged: bool = False) -> _
     for step in steps:
         if isinstance(step, int):
             break
-        group = _group(place.type, place.value)
-        after_tag = tagged and not after_tag and _has_kinds(place.type) and place.value.get("kind") == step
+        group, held = _group(place.type, place.value), place.value if isinstance(place.value, dict) else {}
+        after_tag = tagged and not after_tag and _has_kinds(place.type) and held.get("kind") == step
         if not after_tag:
             known = types_of(group) if group else {}
-            value = place.value.get(step) if isinstance(place.value, dict) else None
-            place = _Place((*place.path, step), known.get(step), value)
+            place = _Place((*place.path, step), known.get(step), held.get(step))
     return place
 
 
