@@ -110,6 +110,14 @@ def test_what_is_done_now_and_then_counts_for_its_share():
     assert always.phases["critic"] == third.phases["critic"] == every.phases["critic"]
 
 
+def test_an_update_is_counted_as_after_the_burst():
+    """In a burst the actor learns at every update, later at every second."""
+    recipe = tiny_recipe(objective=None)
+    later = replace(recipe, agent=replace(recipe.agent, actor_every=2))  # type: ignore[arg-type]
+    burst = replace(later, agent=replace(later.agent, burst=1000))  # type: ignore[arg-type]
+    assert update_cost(burst) == update_cost(later)
+
+
 def test_micro_batches_cost_the_same_and_take_less_memory():
     whole = recipes.find("toy/reach")
     pieces = replace(whole, agent=replace(whole.agent, micro_batch=16))  # type: ignore[arg-type]

@@ -387,6 +387,10 @@ class AgentConfig(Config):
         """The period, in updates, after which every part has run and the cycle repeats."""
         return 1 if objective is None else objective.every
 
+    def settled(self) -> "AgentConfig":
+        """The config of all updates but the first: an agent may do more in a burst at the start."""
+        return self
+
     def scaled(self, share: float) -> "AgentConfig":
         """The config with batches scaled by this factor, to at least 1 each."""
         raise NotImplementedError

@@ -267,6 +267,9 @@ class SACConfig(BesideConfig):
     def turn(self, objective: ObjectiveConfig | None) -> int:
         return math.lcm(self.actor_every, super().turn(objective))
 
+    def settled(self) -> "SACConfig":
+        return replace(self, burst=0)
+
     def beside(self, objective: ObjectiveConfig | None) -> "SACConfig":
         linear_init = "orthogonal" if objective is None else objective.linear_init
         return replace(self, encoder=self.encoder.with_linear_init(linear_init))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from maskrl.bench.reference import is_known, plain_update
 from maskrl.bench.result import Result, Row, named
 from maskrl.cost.operations import UpdateCost, update_cost
 from maskrl.cost.timing import seconds_each
-from maskrl.recipes.schema import Recipe
+from maskrl.recipes.schema import Recipe, settled
 from maskrl.runs.build import build_agent, configure_process, keep_freed_memory
 
 ROUND = 50e9  # FLOP of our updates per round: one small update is too short to measure
@@ -30,6 +30,7 @@ def bench_update(
 ) -> Result:
     """Measure updates of a recipe's agent on a replay of noise. Seconds and FLOP are per update."""
     configure_process(recipe)
+    recipe = settled(recipe)
     env = recipe.env.make(seed=recipe.seed, training=True)
     spaces, agent = Spaces.of(env), build_agent(recipe, env)
     env.close()

@@ -25,7 +25,7 @@ from maskrl.agents.base import Agent, Spaces
 from maskrl.clock import Clock
 from maskrl.cost.forecast import META, Takes, blank_agent, takes_of
 from maskrl.nn.clip import Clip
-from maskrl.recipes.schema import Recipe
+from maskrl.recipes.schema import Recipe, settled
 from maskrl.replay.buffer import Draw, Replay, Transitions
 from maskrl.runs import checkpoint
 from maskrl.runs.build import device_of, replay_size
@@ -69,8 +69,8 @@ class RunCost:
 
 
 def update_cost(recipe: Recipe, spaces: Spaces | None = None) -> UpdateCost:
-    """Count an update. Without `spaces`, the environment is made once to get them."""
-    spaces = spaces or spaces_of(recipe)
+    """Count an update after the burst, if there is one. Without `spaces`, the environment is made once to get them."""
+    spaces, recipe = spaces or spaces_of(recipe), settled(recipe)
     agent, replay, turn = blank_agent(recipe, spaces), _Blank(recipe, spaces), recipe.agent.turn(recipe.objective)
     weights, counter = checkpoint.nbytes(agent.state_dict()), _Counter()
     agent.watch = counter.phase  # type: ignore[assignment]

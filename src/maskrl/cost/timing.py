@@ -21,7 +21,7 @@ from maskrl.agents.base import Agent, Spaces
 from maskrl.cost.operations import UpdateCost, update_cost
 from maskrl.envs.base import episode_seed
 from maskrl.machine import free_memory
-from maskrl.recipes.schema import Recipe
+from maskrl.recipes.schema import Recipe, settled
 from maskrl.replay.buffer import Replay
 from maskrl.runs.build import device_of, replay_size, torch_threads
 from maskrl.runs.threads import threads_of
@@ -122,6 +122,7 @@ def measure_updates(recipe: Recipe, cost: UpdateCost, stepped: Stepped, seconds:
 
     The time of an update is a constant, such as the optimiser's, plus a part proportional to its batches; two sizes give both.
     """
+    recipe = settled(recipe)
     with torch_threads(threads_of(recipe)):
         if cost.flops < QUICK:
             return _try(recipe, stepped, seconds)

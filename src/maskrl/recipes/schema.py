@@ -217,6 +217,11 @@ def objective_named(name: str, known: Mapping[str, AnyObjective]) -> AnyObjectiv
     return TwoObjectives(first=first, second=second, when=places[0] if places else None, every=every)
 
 
+def settled(recipe: Recipe) -> Recipe:
+    """The recipe of all updates but the first (`AgentConfig.settled`)."""
+    return replace(recipe, agent=recipe.agent.settled())  # type: ignore[arg-type]
+
+
 def with_objective(recipe: Recipe, objective: AnyObjective | None) -> Recipe:
     """The recipe with another objective, or with none, the agent's values for it, and its schedule at the agent's pace."""
     agent: Any = recipe.agent.beside(objective)
