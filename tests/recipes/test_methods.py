@@ -4,8 +4,10 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 import own_env
+from maskrl.agents.base import Spaces
 from maskrl.objectives.playvirtual import Ramp
 from maskrl.recipes import METHODS, find, names, pair_on, resolve
 from maskrl.recipes.atari import AGENTS
@@ -18,6 +20,10 @@ WALKER, PONG = "dmcontrol/walker-walk", "atari/pong"
 
 
 EVERYWHERE = (WALKER, PONG, "toy/reach", "toy/catch")
+
+
+def choosing() -> Any:
+    return own_env.make_env(choices=3)
 
 
 @pytest.mark.parametrize("profile", ["paper", "lite"])
@@ -114,7 +120,7 @@ def test_the_halves_go_with_overrides():
         (PONG, {"objective": "mrl"}, "objective 'mrl' is not known: did you mean mlr?"),
         (PONG, {"objective": "non"}, "objective 'non' is not known: did you mean none?"),
         (PONG, {"agent": "der", "objective": "curll"}, "objective 'curll' is not known"),
-        (WALKER, {"agent": "der"}, "agent 'der' is not known. There are sac"),
+        (WALKER, {"agent": "der"}, "agent 'der' does not fit. Choose one of sac, "),
         ("toy/reach", {"agent": "rainbow"}, "toy/reach is for agent sac"),
         ("toy/catch", {"agent": "sac", "objective": "none"}, "toy/catch is for agent rainbow"),
     ],
@@ -140,6 +146,21 @@ def test_an_objective_of_another_suite_is_refused_with_the_suite_that_has_it(
             look_up(name, profile="lite", objective=f"{beside}{objective}")
     for named in ("dmcontrol/finger-spin", "toy/reach"):
         assert find(named, "lite", objective=objective).objective.kind == objective
+
+
+@pytest.mark.parametrize("name", [PONG, "toy/catch", choosing], ids=["Atari", "toy", "own"])
+def test_playvirtual_of_dmcontrol_is_refused_where_actions_are_discrete(name: Any):
+    """On Atari it is another method, with another agent, of the same name."""
+    told = r"is for agent rainbow, because it takes discrete actions: agent 'playvirtual_sac' does not fit. Choose one of rainbow, "
+    for objective in ("playvirtual", "none"):
+        with pytest.raises(ValueError, match=told):
+            find(name, "lite", agent="playvirtual_sac", objective=objective)
+    with pytest.raises(
+        ValueError, match=r"^SAC needs continuous actions; .* takes discrete ones. Use agent kind rainbow.$"
+    ):
+        find(WALKER, "lite", "playvirtual").agent.build(
+            Spaces((9, 48, 48), 6, discrete=True), None, torch.device("cpu")
+        )
 
 
 @pytest.mark.parametrize(
@@ -220,10 +241,6 @@ AUTHORS: list[tuple[str, str, dict[str, object]]] = [
 def test_a_recipe_has_its_authors_values(method: str, name: str, expected: dict[str, object]):
     found = leaves(find(name, "paper", method))
     assert {path: found[path] for path in expected} == expected
-
-
-def choosing() -> Any:
-    return own_env.make_env(choices=3)
 
 
 @pytest.mark.parametrize(

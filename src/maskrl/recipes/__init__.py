@@ -14,7 +14,7 @@ from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
-from maskrl.recipes.suggest import choices, nearest
+from maskrl.recipes.suggest import choices, misfit, nearest
 
 __all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and the functions defined here
 
@@ -63,6 +63,9 @@ def _find(
     pair = _pair(name, task.like if isinstance(task, own.Seen) else suite, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
+        elsewhere = pair.agent not in agents and any(pair.agent in SUITES[other].AGENTS for other in METHOD_SUITES)
+        if elsewhere and suite in METHOD_SUITES:  # the others say so themselves
+            raise ValueError(misfit(name, next(iter(agents)), pair.agent, agents))
         _require("agent", pair.agent, agents)
     names = pair.objective.split("+") if pair.objective is not None else []
     for one in names:

@@ -17,6 +17,7 @@ from maskrl.envs.gym import Factory, Gym, GymEnv
 from maskrl.recipes import atari, dmcontrol
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import AnyObjective, Profile, Recipe, as_override, leaves, with_objective
+from maskrl.recipes.suggest import misfit
 
 Kind = Literal["sac", "rainbow"]
 AGENTS: dict[str, tuple[str, ...]] = {**dmcontrol.AGENTS, **atari.AGENTS}
@@ -97,11 +98,8 @@ def objectives(seen: Seen, profile: Profile) -> dict[str, AnyObjective]:
 def recipe(seen: Seen, profile: Profile, agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """The recipe of an environment, with an agent that fits its actions, and an objective or none."""
     suite, task = _like(seen)
-    if agent not in (None, *suite.AGENTS):
-        takes = {"sac": "continuous", "rainbow": "discrete"}[seen.kind]
-        raise ValueError(
-            f"{seen.env.task} takes {takes} actions, for agent {seen.kind}: agent {agent!r} does not fit. Choose another --agent."
-        )
+    if agent is not None and agent not in suite.AGENTS:
+        raise ValueError(misfit(seen.env.task, seen.kind, agent, suite.AGENTS))
     like: Recipe = suite.recipe(task, profile, agent, objective)
     env = replace(seen.env, size=like.env.size, frame_stack=like.env.frame_stack, **ENV[seen.kind])
     own = with_overrides(replace(like, name=f"gym/{env.task}", env=env), VALUES[seen.kind, profile])

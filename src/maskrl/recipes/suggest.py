@@ -114,3 +114,12 @@ def nearest(name: str, known: Iterable[str], number: int = 1) -> list[str]:
 def choices(names: Sequence[str]) -> str:
     """The names as words of a sentence: "a", "a or b", "a, b or c"."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def misfit(name: str, kind: str, agent: str, fitting: Iterable[str]) -> str:
+    """The message for an agent of the other kind of actions. `kind`: the recipe's own agent; `fitting`: those to choose from."""
+    takes = "discrete" if kind == "rainbow" else "continuous"
+    return (
+        f"{name} is for agent {kind}, because it takes {takes} actions: agent {agent!r} does not fit. Choose one of "
+        f"{', '.join(fitting)}."
+    )

@@ -19,6 +19,7 @@ from maskrl.objectives.step import AuxiliaryConfig
 from maskrl.recipes import atari, dmcontrol
 from maskrl.recipes.overrides import with_known, with_overrides
 from maskrl.recipes.schema import AnyObjective, Budget, Evaluation, Profile, Recipe, objective_named, with_objective
+from maskrl.recipes.suggest import misfit
 
 TASKS = ("reach", "catch")
 
@@ -80,10 +81,8 @@ def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objec
     """A toy task: reach for SAC, catch for Rainbow. Always in the lite profile, because the paper has no such task."""
     full = with_objective(MAKERS[task](), None)
     fitting = {"reach": ON_REACH, "catch": ON_CATCH}[task]
-    if agent not in (None, *fitting):
-        raise ValueError(
-            f"toy/{task} is for agent {full.agent.kind}: agent {agent!r} does not fit. Choose one of {', '.join(fitting)}."
-        )
+    if agent is not None and agent not in fitting:
+        raise ValueError(misfit(full.name, full.agent.kind, agent, fitting))
     if agent not in (None, full.agent.kind):
         full = replace(full, agent=DRQV2) if agent == "drqv2" else full
         lines = [line.format(learning_rate=full.agent.learning_rate) for line in AGENTS[agent]]
