@@ -102,7 +102,9 @@ def test_equal_observations_count_as_negatives_of_each_other():
 
 def test_a_batch_of_one_is_refused():
     curl = TINY.build(tiny_host())
-    with pytest.raises(ValueError, match="at least 2 observations"):
+    with pytest.raises(
+        ValueError, match=r"^observations=1: a contrast compares the members of a batch .* needs at least 2. Raise it.$"
+    ):
         curl.compare(torch.zeros(1, 10, dtype=torch.float64), torch.zeros(1, 10, dtype=torch.float64))
 
 

@@ -197,5 +197,7 @@ def test_the_mask_lies_on_the_crop():
 
 def test_one_clip_is_refused():
     mooss = TINY.build(tiny_host())
-    with pytest.raises(ValueError, match="at least 2 clips"):
+    with pytest.raises(
+        ValueError, match=r"^clips=1: a contrast compares the members of a batch .* needs at least 2. Raise it.$"
+    ):
         mooss.compare(torch.zeros(1, 8, 10), torch.zeros(1, 8, 10), torch.ones(1, 8, dtype=torch.bool))

@@ -71,17 +71,16 @@ class Contrast(Objective[V], Generic[V]):
             torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
 
 
-def check_count(kind: str, counts: Mapping[str, int | None]) -> None:
-    """Raise ValueError for a batch of fewer than 2. `counts`: batch sizes by the path of their setting, None for no limit."""
-    for path, count in counts.items():
+def check_count(counts: Mapping[str, int | None]) -> None:
+    """Raise ValueError for fewer than 2 to compare. `counts`: by their setting or what they are, None for no limit."""
+    for name, count in counts.items():
         if count is not None and count < 2:
             raise ValueError(
-                f"{path}={count}: objective {kind} compares the members of a batch and needs at least 2. Raise it."
+                f"{name}={count}: a contrast compares the members of a batch with each other and needs at least 2. Raise it."
             )
 
 
 def info_nce(logits: Tensor) -> Tensor:
     """(B, B) → (B,): cross-entropy of every row with its own column."""
-    if len(logits) < 2:
-        raise ValueError(f"A contrast compares at least 2 observations; got {len(logits)}. Raise the batch size.")
+    check_count({"observations": len(logits)})
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device), reduction="none")

@@ -154,7 +154,7 @@ class CURLConfig(ObjectiveConfig):
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
         check_crops(self.augment, env, agent)
-        check_count(self.kind, {f"agent.{name}": getattr(agent, name, None) for name in ("batch_size", "clips")})
+        check_count({f"agent.{name}": getattr(agent, name, None) for name in ("batch_size", "clips")})
 
     def build(self, host: Host) -> CURL:
         curl = CURL(

@@ -88,8 +88,7 @@ class MOOSS(Contrast[MOOSSViews]):
         return decoded
 
     def compare(self, predicted: Tensor, targets: Tensor, valid: Tensor) -> Loss:  # type: ignore[override]
-        if len(predicted) < 2:
-            raise ValueError(f"A contrast compares at least 2 clips; got {len(predicted)}. Raise the number of clips.")
+        check_count({"clips": len(predicted)})
         asked, answers = (F.normalize(states, dim=-1).flatten(0, 1) for states in (predicted, targets))  # (B·K, d)
         similar = asked @ self.product @ answers.T  # (B·K, B·K)
         per_step = temporal_contrast(similar, valid, self.temperatures)  # (B, K)
@@ -162,7 +161,7 @@ class MOOSSConfig(ObjectiveConfig):
     def check(self, env: EnvSize, agent: Learner) -> None:
         super().check(env, agent)
         check_crops(self.augment, env, agent)
-        check_count(self.kind, {"agent.auxiliary.clips": getattr(getattr(agent, "auxiliary", None), "clips", None)})
+        check_count({"agent.auxiliary.clips": getattr(getattr(agent, "auxiliary", None), "clips", None)})
 
     def build(self, host: Host) -> MOOSS:
         d = host.latent_dim
