@@ -2,18 +2,22 @@
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from by_hand import check_update
+from maskrl.agents.base import Spaces
 from maskrl.nn.augment import AugmentConfig
 from maskrl.nn.clip import Clip
 from maskrl.nn.decoder import CausalDecoder
 from maskrl.nn.masking import MaskConfig, WalkMasker
 from maskrl.objectives.base import Material
 from maskrl.objectives.mooss import MOOSS, MOOSSConfig, MOOSSViews, temporal_contrast
+from maskrl.recipes import find
 from maskrl.testing import tiny_host, tiny_material
 
 TINY = MOOSSConfig(
@@ -201,3 +205,23 @@ def test_one_clip_is_refused():
         ValueError, match=r"^clips=1: a contrast compares the members of a batch .* needs at least 2. Raise it.$"
     ):
         mooss.compare(torch.zeros(1, 8, 10), torch.zeros(1, 8, 10), torch.ones(1, 8, dtype=torch.bool))
+
+
+def test_pixels_up_to_255_make_only_the_biases_before_the_layer_norm_matter_less():
+    """The released code does not divide pixels. M1 in docs/fidelity-systems.md says why there is no switch for it."""
+    recipe = find("dmcontrol/walker-walk", "lite", "mooss")
+    agent: Any = recipe.agent.build(Spaces((9, 48, 48), 6, discrete=False), recipe.objective, torch.device("cpu"))
+    encoder, actor, pixels = agent.encoder.double(), agent.actor.double(), torch.rand(4, 9, 48, 48).double()
+    states, actions, gradients = list[Tensor](), list[Tensor](), list[dict[str, Tensor]]()
+    for scale in (1, 255):
+        states.append(encoder(scale * pixels))
+        torch.manual_seed(0)
+        actions.append(actor(encoder.features(scale * pixels))[0])
+        slopes = torch.autograd.grad(states[-1].pow(3).sum(), list(encoder.parameters()))
+        gradients.append(dict(zip((name for name, _ in encoder.named_parameters()), slopes, strict=True)))
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-3)  # the norm adds 1e-5 to the variance
+    close(*states)
+    close(*actions)
+    for name, slope in gradients[0].items():
+        shrinks = name.endswith("bias") and not name.startswith("norm")
+        close(gradients[1][name] * (255 if shrinks else 1), slope)
