@@ -162,6 +162,8 @@ def test_one_round_of_an_update_adds_up(recipe: Recipe):
     assert values["utilisation"].median == pytest.approx(rate / values["ceiling_flop_per_second"].median)
     assert values["speed_up"].median == pytest.approx(values["plain_seconds_per_update"].median / seconds)
     assert {"critic", "mlr"} <= set(values["first_loss"])
+    assert 0 < values["bytes_of_program"] <= values["bytes_of_process"]
+    assert values["bytes_of_replay"] == noise_replay(recipe, spaces_of(recipe)).nbytes
     assert any("Round 1 of 1" in text for text in told)
     assert json.loads(result.json())["utilisation"]["median"] == values["utilisation"].median
 

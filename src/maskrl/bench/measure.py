@@ -4,6 +4,7 @@ The speed of a shared machine changes from second to second. Ratios within a rou
 """
 
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -56,3 +57,12 @@ def fresh_processes(count: int) -> Iterator[ProcessPoolExecutor]:
             "A process of the benchmark ended without an answer, probably from lack of memory. Choose smaller sizes or fewer "
             "processes."
         ) from None
+
+
+def peak_memory() -> int | None:
+    """The largest resident memory of this process so far, in bytes; None where the unit of the system is another, or unknown."""
+    if sys.platform != "linux":
+        return None
+    import resource  # only on Unix
+
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from maskrl.agents.rainbow import RainbowConfig
 from maskrl.agents.sac import SACConfig
-from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
+from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns, peak_memory
 from maskrl.bench.result import Result, Row
 from maskrl.bench.run import SETTLE, bench_run, shortened
 from maskrl.cost.operations import spaces_of, update_cost
@@ -47,7 +47,7 @@ class Timed(NamedTuple):
     """The measurements of a process."""
 
     decisions_per_second: float
-    bytes_of_process: int
+    bytes_of_process: int | None
     bytes_of_replay: int  # when it is full
     flop_per_decision: float
     callback_share: float | None = None  # time of the callback relative to the objective's own update, minus 1
@@ -94,7 +94,7 @@ def _row(recipe: Recipe, name: str, taken: list[Timed]) -> Row:
         "agent": name,
         "decisions_per_second": Measured.of([each.decisions_per_second for each in taken]),
         "flop_per_decision": taken[0].flop_per_decision,
-        "bytes_of_process": max(each.bytes_of_process for each in taken),
+        "bytes_of_process": max(each.bytes_of_process or 0 for each in taken) or None,
         "bytes_of_replay": taken[0].bytes_of_replay,
         "share_of_callback": Measured.of(shares) if shares else None,
     }
@@ -110,7 +110,7 @@ def _ours(recipe: Recipe, decisions: int) -> Timed:
     spaces, cost = spaces_of(recipe), update_cost(recipe)
     flop = cost.act + recipe.agent.updates_per_decision * cost.flops
     size = replay_size(recipe, spaces)
-    return Timed(rate, _peak(), Replay.forecast(**size), flop)
+    return Timed(rate, peak_memory(), Replay.forecast(**size), flop)
 
 
 def _theirs(recipe: Recipe, peer: Peer, decisions: int) -> Timed:
@@ -128,7 +128,7 @@ def _theirs(recipe: Recipe, peer: Peer, decisions: int) -> Timed:
         array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray)
     )
     share = watched["callback"] / watched["objective"] - 1 if callback is not None else None
-    return Timed(decisions / seconds, _peak(), size, flop_per_decision(model, callback), share)
+    return Timed(decisions / seconds, peak_memory(), size, flop_per_decision(model, callback), share)
 
 
 def flop_per_decision(model: Any, callback: Any) -> float:
@@ -252,10 +252,3 @@ def _draws(recipe: Recipe) -> list[Row]:
         {"recipe": recipe.name, "replay": name, "batch": batch, "seconds_of_a_draw": Measured.of(seconds)}
         for name, seconds in taken.items()
     ]
-
-
-def _peak() -> int:
-    """The peak memory of this process in bytes."""
-    import resource  # only on Unix
-
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from maskrl.agents.base import Agent, Metrics, Spaces, numbers
 from maskrl.bench.ceiling import Layer, best_layers, ceiling
-from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns
+from maskrl.bench.measure import Measured, Tell, fresh_processes, in_turns, peak_memory
 from maskrl.bench.noise import Learner, noise_replay
 from maskrl.bench.parts import PHASES, watched
 from maskrl.bench.reference import is_known, plain_update
@@ -32,6 +32,7 @@ def bench_update(
     configure_process(recipe)
     recipe = settled(recipe)
     env = recipe.env.make(seed=recipe.seed, training=True)
+    program = peak_memory()
     spaces, agent = Spaces.of(env), build_agent(recipe, env)
     env.close()
     cost, learner = update_cost(recipe, spaces), Learner(recipe, spaces, agent)
@@ -59,6 +60,9 @@ def bench_update(
         "rounds": rounds,
         "trained_parameters": sum(parameter.numel() for parameter in trained(agent)),
         "first_loss": first_losses(learner.first),
+        "bytes_of_program": program,  # with the environment, before there are an agent and a replay
+        "bytes_of_process": peak_memory(),  # at most
+        "bytes_of_replay": learner.replay.nbytes,
         **sampler.values(ours),
         "plain_seconds_per_update": Measured.of(theirs) if theirs else None,  # with torch's default memory handling
         "speed_up": Measured.ratio(theirs, ours) if theirs else None,
