@@ -2,8 +2,8 @@
 
 import csv
 import json
-import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -139,12 +139,49 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
     assert evidence.frontier(study / "none", 60_000) == evidence.NO_RUNS
 
 
+def gate_rows(method: str, scores: Sequence[tuple[int, float]], seed: int = 1) -> list[str]:
+    return [f"{method},toy/reach,{seed},{frames},{score},1" for frames, score in scores]
+
+
 def test_a_gate_takes_the_best_of_the_last_evaluations(study: Path):
-    rows = ["method,task,seed,frames,score,cpu_seconds"]
-    rows += [f"curl,toy/reach,1,{frames},{score},1" for frames, score in ((0, 90), (10, 30), (20, 20))]
-    (study / "scores.csv").write_text("\n".join([*rows, ""]))
-    assert evidence.gate(study, 2).splitlines()[2:] == ["| `curl` | 30.0 |"]
+    rows = ["method,task,seed,frames,score,cpu_seconds", *gate_rows("curl", ((0, 90), (10, 30), (20, 20)))]
+    (study / "scores.csv").write_text("\n".join([*rows, *gate_rows("drq", ((0, 1), (20, 2))), ""]))
+    assert evidence.gate(study, 2).splitlines()[2:] == ["| `curl` | 20 | 30.0 |", "| `drq` | 20 | 2.0 |"]
     assert evidence.ROOT / "docs" / "evidence" / "one.svg" not in evidence.outputs()  # too many methods for one picture
+    # A method that needs longer has its own runs.
+    longer = study.with_name("one-long")
+    longer.mkdir()
+    (longer / "scores.csv").write_text("\n".join([rows[0], *gate_rows("drq", ((0, 1), (5000, 40))), ""]))
+    (longer / "about.json").write_text((study / "about.json").read_text())
+    assert evidence.gate(study, 2).splitlines()[2:] == ["| `curl` | 20 | 30.0 |", "| `drq` | 5,000 | 40.0 |"]
+
+
+def test_a_table_of_speeds_has_what_was_measured_and_the_gates_of_the_toy(study: Path):
+    measured = study.with_name("methods-dmcontrol")
+    assert evidence.speed(measured, 2) == "Not measured yet."
+    toy = study.rename(study.with_name("toy-reach"))
+    rows = ["method,task,seed,frames,score,cpu_seconds", *gate_rows("mlr", ((10, 30), (20, 20)))]
+    (toy / "scores.csv").write_text("\n".join([*rows, *gate_rows("mlr", ((10, 31), (20, 20)), seed=2), ""]))
+
+    def spread(median: float) -> dict[str, float]:
+        return {"median": median, "low": 0.5 * median, "high": 2 * median}
+
+    common = {"flop_per_update": 1.6e9, "seconds_per_update": spread(0.04), "flop_per_second": spread(4e10)}
+    common |= {"parameters_of_agent": 1234, "flop_per_torch_call": 1.36e6}
+    alone = {"method": "drqv2-100k", "parameters_of_objective": None, "first_loss": None}
+    methods = [
+        common
+        | {"method": "mlr", "parameters_of_objective": 56, "first_loss": 1.2, "speed_relative_to_mlr": spread(1)},
+        common | alone | {"speed_relative_to_mlr": spread(0.9)},
+    ]
+    told = {"recipe": "dmcontrol/cheetah-run", "profile": "lite", "threads": 1, "rounds": 5, "methods": methods}
+    measured.with_name("methods-dmcontrol.json").write_text(json.dumps(told))
+    head, _, *table = evidence.speed(measured, 2).splitlines()
+    assert head == "dmcontrol/cheetah-run, lite, 1 thread, 5 rounds:"
+    assert table[2:] == [
+        "| `mlr` | 1,234 + 56 | 1.60 | 40.0 | 40.0 | 1.00 (0.50 – 2.00) | 1.36 | 1.20 | 30.0 / 31.0 |",
+        "| `drqv2-100k` | 1,234 | 1.60 | 40.0 | 40.0 | 0.90 (0.45 – 1.80) | 1.36 | – | – |",
+    ]
 
 
 def test_environments_have_their_speed_and_stand_beside_random_actions(study: Path):
@@ -201,15 +238,3 @@ def test_a_stale_page_is_found_and_mended(study: Path, tmp_path: Path, capsys: p
 
 def test_the_pages_quote_the_results():
     assert evidence.main(["--check"]) == 0
-
-
-def test_the_table_of_systems_has_the_scores_of_their_gates():
-    page = (evidence.ROOT / "docs" / "systems.md").read_text()
-    for heading, study in (("DMControl", "toy-reach"), ("Atari", "toy-catch")):
-        (start,) = (place.end() for place in re.finditer(rf"^\| {heading}[^|]*\| parameters .*\n", page, re.MULTILINE))
-        rows = [line.strip("| ").split(" | ") for line in page[start:].partition("\n\n")[0].splitlines()[1:]]
-        gates = [
-            line.strip("| ").split(" | ")
-            for line in evidence.gate(evidence.ROOT / "results" / study, 2).splitlines()[2:]
-        ]
-        assert {row[0]: row[-1] for row in rows} == {method: " / ".join(seeds) for method, *seeds in gates}

@@ -1,8 +1,10 @@
 """Figures of the pages that no machine changes: parameters, operations and bytes are counted again here."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,17 +72,34 @@ def test_the_memory_page_has_the_bytes_of_the_replay():
         assert close(told, replay_of(recipe)), (profile, told)
 
 
+SYSTEMS = [("DMControl | parameters", "dmcontrol/cheetah-run"), ("Atari (6", "atari/pong")]
+
+
+@pytest.mark.parametrize(("heading", "task"), SYSTEMS)
+def test_the_page_of_systems_and_its_measurements_have_every_method(heading: str, task: str):
+    methods = {name for name in recipes.METHODS if recipes.pair_on(task, name)}
+    assert {method for method, *_ in rows("systems.md", heading)} == methods
+    if (measured := measurements(task)) is not None:
+        assert {row["method"] for row in measured["methods"]} == methods
+        assert (measured["recipe"], measured["profile"], measured["threads"]) == (task, "lite", 1)
+
+
+def measurements(task: str) -> dict[str, Any] | None:
+    """What `maskrl bench methods` wrote, if it was run."""
+    file = DOCS.parent / "results" / f"methods-{task.partition('/')[0]}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("heading", "task"), [("DMControl | parameters", "dmcontrol/cheetah-run"), ("Atari (6", "atari/pong")]
-)
+@pytest.mark.parametrize(("heading", "task"), SYSTEMS)
 def test_the_page_of_systems_has_their_parameters_and_operations(heading: str, task: str):
-    for method, parameters, operations, _, small, *_ in rows("systems.md", heading):
-        for profile, told in (("paper", operations), ("lite", small)):
-            recipe = recipes.resolve(task, profile=profile, method=method)  # type: ignore[arg-type]
-            spaces = spaces_of(recipe)
-            assert close(told, update_cost(recipe, spaces).flops / 1e9), (method, profile, told)
-            if profile == "paper":
-                agent = blank_agent(recipe, spaces)
-                counted = sum(parameter.numel() for parameter in trained(agent))
-                assert sum(map(number, parameters.split(" + "))) == counted, (method, parameters, counted)
+    measured = {row["method"]: row for row in (measurements(task) or {"methods": []})["methods"]}
+    for method, parameters, operations, _ in rows("systems.md", heading):
+        recipe = recipes.resolve(task, profile="paper", method=method)
+        spaces = spaces_of(recipe)
+        assert close(operations, update_cost(recipe, spaces).flops / 1e9), (method, operations)
+        counted = sum(parameter.numel() for parameter in trained(blank_agent(recipe, spaces)))
+        assert sum(map(number, parameters.split(" + "))) == counted, (method, parameters, counted)
+        if method in measured:
+            small = update_cost(recipes.resolve(task, profile="lite", method=method))
+            assert measured[method]["flop_per_update"] == pytest.approx(small.flops)

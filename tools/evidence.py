@@ -9,8 +9,8 @@ A page holds blocks such as
     | … |
     <!-- end -->
 
-The words after `evidence:` name a block below, the study and the frames (of a gate and of environments: how many of the last
-evaluations count). Curves go into docs/evidence/STUDY.svg.
+The words after `evidence:` name a block below, the study and the frames (of a gate, of speeds and of environments: how many of the
+last evaluations count). Speeds are in results/STUDY.json. Curves go into docs/evidence/STUDY.svg.
 """
 
 import csv
@@ -26,6 +26,7 @@ from statistics import correlation, fmean
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
+from maskrl.recipes.methods import TOYS
 from maskrl.words import number
 
 ROOT = Path(__file__).parent.parent
@@ -122,15 +123,56 @@ def means(study: Path, at: int) -> str:
 
 def gate(study: Path, last: int) -> str:
     """The best of the last evaluations of every method and seed, on a study's only task: what the learning gate looks at."""
-    scores = Scores.read(study)
-    numbers = sorted({run.seed for run in scores.runs})
-    lines = ["| method | " + " | ".join(f"seed {seed}" for seed in numbers) + " |", "|:---|" + "---:|" * len(numbers)]
-    for method in scores.methods:
-        by_seed = {
-            run.seed: max(score for _, score in run.curve[-last:]) for run in scores.runs if run.method == method
-        }
+    found = _gates(study, last)
+    numbers = sorted({seed for _, by_seed in found.values() for seed in by_seed})
+    lines = ["| method | frames | " + " | ".join(f"seed {seed}" for seed in numbers) + " |"]
+    lines += ["|:---|" + "---:|" * (len(numbers) + 1)]
+    for method, (frames, by_seed) in found.items():
         cells = " | ".join(f"{by_seed[seed]:.1f}" if seed in by_seed else "–" for seed in numbers)
-        lines.append(f"| `{method}` | {cells} |")
+        lines.append(f"| `{method}` | {frames:,} | {cells} |")
+    return "\n".join(lines)
+
+
+def _gates(study: Path, last: int) -> dict[str, tuple[int, dict[int, float]]]:
+    """By method: its frames, and its best late score by seed. Runs in STUDY-long replace the shorter ones of their methods."""
+    found: dict[str, tuple[int, dict[int, float]]] = {}
+    for folder in (study, study.with_name(f"{study.name}-long")):
+        for method in (scores := Scores.read(folder)).methods if (folder / "scores.csv").exists() else ():
+            runs = [run for run in scores.runs if run.method == method]
+            best = {run.seed: max(score for _, score in run.curve[-last:]) for run in runs}
+            found[method] = max(run.curve[-1][0] for run in runs), best
+    return dict(sorted(found.items()))
+
+
+def speed(study: Path, last: int) -> str:
+    """What `maskrl bench methods` wrote into STUDY.json, with the gates of the suite's toy (`last`: as of a gate)."""
+    file = study.with_name(f"{study.name}.json")
+    if not file.exists():
+        return "Not measured yet."
+    told = json.loads(file.read_text())
+    (toy,) = (name for name, suite in TOYS.items() if told["recipe"].startswith((f"{suite}/", name)))
+    gates = _gates(study.with_name(toy.replace("/", "-")), last)
+    threads = "1 thread" if told["threads"] == 1 else f"{told['threads']} threads"
+    lines = [
+        f"{told['recipe']}, {told['profile']}, {threads}, {told['rounds']} rounds:",
+        "",
+        "| method | parameters | GFLOP | ms | GFLOP/s | relative to MLR's | MFLOP a call | first loss | gate |",
+        "|:---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in told["methods"]:
+        own = row["parameters_of_objective"]
+        parameters = f"{row['parameters_of_agent']:,}" + (f" + {own:,}" if own is not None else "")
+        ms, rate, ratio = (row[name] for name in ("seconds_per_update", "flop_per_second", "speed_relative_to_mlr"))
+        speeds = f"{1000 * ms['median']:.1f} | {rate['median'] / 1e9:.1f} | {ratio['median']:.2f}"
+        spread = f"({ratio['low']:.2f} – {ratio['high']:.2f}) | {row['flop_per_torch_call'] / 1e6:.2f}"
+        loss = "–" if row["first_loss"] is None else f"{row['first_loss']:#.3g}".rstrip(".")
+        gated = (
+            " / ".join(f"{score:.1f}" for _, score in sorted(gates[row["method"]][1].items()))
+            if row["method"] in gates
+            else "–"
+        )
+        start = f"| `{row['method']}` | {parameters} | {row['flop_per_update'] / 1e9:.2f}"
+        lines.append(f"{start} | {speeds} {spread} | {loss} | {gated} |")
     return "\n".join(lines)
 
 
@@ -355,6 +397,7 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "methods": methods,
     "means": means,
     "gate": gate,
+    "speed": speed,
     "environments": environments,
     "curves": curves,
     "sentence": sentence,

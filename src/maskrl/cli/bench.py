@@ -60,6 +60,30 @@ def update(
 
 
 @app.command()
+def methods(
+    recipe: OptionalRecipe = DEFAULT,
+    overrides: words.Overrides = None,
+    profile: words.ProfileOption = "lite",
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time updates of every method, in turns with MLR's. Those that the recipe has; overrides are for all of them.
+
+    $ maskrl bench methods
+    $ maskrl bench methods atari/pong threads=1 --json
+    """
+    from maskrl.bench.methods import bench_methods
+    from maskrl.recipes import METHODS, pair_on
+    from maskrl.recipes.methods import OWN
+
+    mlr = _recipe(recipe, overrides, profile, None)
+    suite = OWN[mlr.agent.kind] if mlr.name.startswith("gym/") else None
+    names = [name for name in METHODS if pair_on(mlr.name, name, suite) is not None]
+    chosen = {name: _recipe(recipe, overrides, profile, name) for name in names}
+    _show(as_json, bench_methods, chosen, rounds=rounds)
+
+
+@app.command()
 def replay(
     sizes: Annotated[str, typer.Option(metavar="N,N,…", help="Transitions in the replay.")] = "10000,100000,1000000",
     as_json: AsJson = False,
