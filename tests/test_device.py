@@ -135,10 +135,11 @@ def test_images_move_as_on_the_cpu(geometry: torch.nn.Module):
     expected = geometry(images.clone())
     with pretend.accelerator() as seen:
         on_device = images.to(DEVICE)
+        geometry(on_device)  # makes the tables that it keeps
         torch.manual_seed(0)
         seen.clear()
         found = geometry(on_device)
-        assert seen.operations.total() <= 9, seen.operations
+        assert seen.operations.total() <= 7, seen.operations
     assert torch.equal(pretend.on_host(found), expected)
 
 

@@ -6,6 +6,7 @@ with `nn.Sequential`; `nn.Identity()` leaves images as they are. All draw from t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,7 @@ class RandomShift(nn.Module):
             down, right = shifts.tolist()  # one call: calls into torch are slow with a cold cache
             return _shifted(images, down, right, out=images if self.inplace else torch.empty_like(images))
         top, left = shifts + self.pad
-        return _windows(_repeat_border(images, self.pad), top, left, height, width)
+        return _windows(images, top, left, height, width, border=self.pad)
 
 
 class RandomPlace(nn.Module):
@@ -78,7 +79,7 @@ class RandomPlace(nn.Module):
                 f"Frames of {height} × {width} do not fit into {self.size} × {self.size}. Raise enlarge, or lower the crop."
             )
         top, left = torch.randint(room + 1, (2, n), generator=self.generator, device=images.device)
-        return _windows(_repeat_border(images, room), top, left, self.size, self.size)
+        return _windows(images, top, left, self.size, self.size, border=room)
 
 
 class Intensity(nn.Module):
@@ -111,10 +112,10 @@ class View:
 
     def pixels(self) -> Tensor:
         """(…, C, H, W) float: [0, 1] times the gain; channels last in memory, the encoders' layout."""
-        images, scale = self.obs.flatten(0, -4), self.gain.flatten() / 255
+        images, scale = self.obs.flatten(0, -4), (self.gain / 255).reshape(-1, 1, 1, 1)
         # Permute axes while a pixel is one byte: permuting floats would move four times as much.
         turned = images.contiguous(memory_format=torch.channels_last)
-        pixels = turned.to(scale.dtype).mul_(scale[:, None, None, None])
+        pixels = turned.to(scale.dtype).mul_(scale)
         return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis only, so the layout stays
 
 
@@ -159,17 +160,31 @@ class AugmentConfig(Config):
         return self.enlarge or self.crop or size
 
 
-def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
-    """Cut the window at (top, left) out of each image."""
-    n = len(images)
-    if images.device.type == "cpu":
+def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int, *, border: int = 0) -> Tensor:
+    """Cut the window at (top, left) out of each image, after widening it on all sides by `border` copies of its border."""
+    n, here = len(images), images.device
+    if here.type == "cpu":
         # Copy windows row by row: a gather by index copies byte by byte and is several times slower.
+        images = _repeat_border(images, border) if border else images
         by_image, *strides = images.stride()
         starts = torch.arange(n) * by_image + top * strides[1] + left * strides[2]
         places = [images.storage_offset() + start for start in starts.tolist()]
         return torch.stack([images.as_strided((images.shape[1], height, width), strides, place) for place in places])
-    windows = images.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, tops, lefts, height, width), a view
-    return windows[torch.arange(n, device=images.device), :, top, left]
+    rows, columns = _lines(images.shape[2:], (height, width), border, here)
+    which = torch.arange(n, device=here).view(n, 1, 1)
+    # One gather, whose result has its channels last in memory, as the encoders want them.
+    return images[which, :, rows[top], columns[left]].permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=16)
+def _lines(sides: tuple[int, int], window: tuple[int, int], border: int, device: torch.device) -> list[Tensor]:
+    """The rows (tops, height, 1) and columns (lefts, 1, width) of an image that a window shows at each of its places."""
+    found = []
+    for side, length, shape in zip(sides, window, ((-1, window[0], 1), (-1, 1, window[1])), strict=True):
+        starts = torch.arange(-border, side + border - length + 1, device=device)
+        lines = starts[:, None] + torch.arange(length, device=device)
+        found.append(lines.clamp_(0, side - 1).view(shape))
+    return found
 
 
 def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: Tensor) -> Tensor:
@@ -208,10 +223,6 @@ def _shifted(images: Tensor, down: Sequence[int], right: Sequence[int], *, out: 
 def _repeat_border(images: Tensor, pad: int) -> Tensor:
     """F.pad(mode="replicate") for uint8, which torch does not support."""
     n, channels, height, width = images.shape
-    if images.device.type != "cpu":  # few operations; on a CPU, copies of slices are faster
-        sides, here = (height, width), images.device
-        rows, columns = (torch.arange(-pad, side + pad, device=here).clamp_(0, side - 1) for side in sides)
-        return images.index_select(2, rows).index_select(3, columns)
     padded = images.new_empty(n, channels, height + 2 * pad, width + 2 * pad)
     rows = padded[:, :, pad : pad + height]
     rows[..., pad : pad + width] = images
