@@ -184,22 +184,16 @@ class Objective(nn.Module, Generic[V]):
         clips = len(views)
         if micro_batch is not None and self.splits:
             clips = max(1, micro_batch // max(1, self.needs.clip_length))
-        losses = list[Loss]()
-        total, start = dict[str, Tensor](), 0
+        losses, start = list[Loss](), 0
         for piece in views.split(clips):
             loss = self.loss(piece)
-            per_clip = loss.per_clip
+            per_clip, stop = loss.per_clip, start + len(piece)
             if weights is not None:
-                per_clip = weights[start : start + len(piece)] * per_clip
+                per_clip = weights[start:stop] * per_clip
             torch.autograd.backward(self.weight * per_clip.sum() / len(views))
-            share, start = len(piece) / len(views), start + len(piece)
-            total = {key: total.get(key, 0) + share * value for key, value in loss.metrics.items()}
-            losses.append(loss)
-        return Loss(
-            torch.cat([loss.per_clip.detach() for loss in losses]),
-            total,
-            _joined([loss.priorities for loss in losses]),
-        )
+            losses.append(loss._replace(per_clip=loss.per_clip.detach()))
+            start = stop
+        return losses[0] if len(losses) == 1 else _together(losses)
 
     # ── checks of its inputs ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -343,6 +337,16 @@ def check_crops(objective: AugmentConfig, env: EnvSize, agent: Learner) -> None:
         raise ValueError(
             f"objective.augment.crop={objective.crop} and agent.augment.crop={crop} must be the same: one encoder sees both."
         )
+
+
+def _together(losses: Sequence[Loss]) -> Loss:
+    """The loss of a batch from those of its pieces."""
+    per_clip = torch.cat([loss.per_clip for loss in losses])
+    total = dict[str, Tensor]()
+    for loss in losses:
+        share = len(loss.per_clip) / len(per_clip)
+        total = {key: total.get(key, 0) + share * value for key, value in loss.metrics.items()}
+    return Loss(per_clip, total, _joined([loss.priorities for loss in losses]))
 
 
 def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
