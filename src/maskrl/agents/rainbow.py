@@ -12,7 +12,7 @@ episode are zero, and the decoder is not copied into the target network, which n
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -37,7 +37,7 @@ from maskrl.agents.encoders import AnyEncoder, NatureEncoderConfig
 from maskrl.clock import Clock
 from maskrl.nn.augment import AugmentConfig, View
 from maskrl.nn.encoders import Encoder
-from maskrl.nn.layers import NoisyLinear, joined, resample
+from maskrl.nn.layers import Affine, NoisyLinear, joined, resample, with_noise
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import Host, Material, Objective, ObjectiveConfig, Offers, PolicyBatch
 from maskrl.objectives.step import optimizer_groups
@@ -120,13 +120,19 @@ class QHead(nn.Module):
         self.first = FirstLayers(vector, (layer(latent_dim + vector, hidden) for _ in outputs))
         self.last = nn.ModuleList(layer(hidden, n) for n in outputs)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """(N, d), or (N, d + V) with vector observations → (N, A, width)."""
+    def with_noise(self) -> list[Affine]:
+        """Weight and bias of every layer; in training, with their noise."""
+        return with_noise([*self.first, *self.last])
+
+    def forward(self, states: Tensor, layers: Sequence[Affine] | None = None) -> Tensor:
+        """(N, d), or (N, d + V) with vector observations → (N, A, width). `layers`: what `with_noise` returns, if it is known."""
+        layers = layers or self.with_noise()
         if len(self.last) == 2:
             # Both streams send gradients back; scaled by 1/√2, their sum has the size of one (Wang et al., 2016).
             states = states.detach() + (states - states.detach()) / math.sqrt(2)
-        streams = [last(F.relu(first(states))) for first, last in zip(self.first, self.last, strict=True)]
-        outputs: Tensor = streams[-1].unflatten(-1, (self.actions, self.width))
+        pairs = zip(layers[: len(self.first)], layers[len(self.first) :], strict=True)
+        streams = [F.linear(F.relu(F.linear(states, *first)), *last) for first, last in pairs]
+        outputs = streams[-1].view(-1, self.actions, self.width)
         if len(streams) == 2:
             outputs = streams[0][:, None] + outputs - outputs.mean(dim=1, keepdim=True)
         return outputs
@@ -297,13 +303,16 @@ class Rainbow(Agent):
         next_pixels = next_obs.pixels()
         judged_pixels = judged.pixels() if self.config.double else next_pixels
         self.renew_noise()
+        noisy = self.head.with_noise()
         with torch.no_grad():
             beside = batch.next_vectors
             next_outputs = self.target_head(joined(self.target_encoder(next_pixels), beside))  # (B, A, width)
-            judge = self.head(joined(self.encoder(judged_pixels), beside)) if self.config.double else next_outputs
+            judge = (
+                self.head(joined(self.encoder(judged_pixels), beside), noisy) if self.config.double else next_outputs
+            )
             best = self.returns.mean(judge).argmax(dim=-1)
             target = self.returns.target(batch.rewards, batch.discounts, _of(next_outputs, best))
-        outputs = self.head(joined(self.encoder(obs.pixels()), batch.vectors))  # (B, A, width)
+        outputs = self.head(joined(self.encoder(obs.pixels()), batch.vectors), noisy)  # (B, A, width)
         taken = _of(outputs, batch.actions.argmax(dim=-1))
         loss = (weights * self.returns.loss(taken, target)).mean()
         self.require_finite("Q loss", loss)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
+Affine = tuple[Tensor, Tensor]  # weight and bias of a linear layer
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -194,10 +195,21 @@ class NoisyLinear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return self.mean(x)
-        weight = self.weight + self.weight_sigma * self.noise_out.outer(self.noise_in)
-        return F.linear(x, weight, self.bias + self.bias_sigma * self.noise_out)
+        ((weight, bias),) = with_noise([self])
+        return F.linear(x, weight, bias)
+
+
+def with_noise(layers: Iterable[nn.Module]) -> list[Affine]:
+    """Weight and bias of every layer; of noisy ones in training with their noise, all of them in few operations."""
+    layers = list(layers)
+    noisy = [layer for layer in layers if isinstance(layer, NoisyLinear) and layer.training]
+    if not noisy:
+        return [(layer.weight, layer.bias) for layer in layers]  # type: ignore[misc]
+    means: list[Tensor] = [mean for layer in noisy for mean in (layer.weight, layer.bias)]
+    sigmas: list[Tensor] = [sigma for layer in noisy for sigma in (layer.weight_sigma, layer.bias_sigma)]
+    noises = [noise for layer in noisy for noise in (layer.noise_out.outer(layer.noise_in), layer.noise_out)]
+    sums = torch._foreach_add(means, torch._foreach_mul(sigmas, noises))
+    return list(zip(sums[::2], sums[1::2], strict=True))
 
 
 def resample(layers: Iterable[NoisyLinear], generator: torch.Generator | None = None) -> None:
