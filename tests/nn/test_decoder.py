@@ -2,10 +2,11 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from builders import parameters_of
-from maskrl.nn.decoder import Block, LatentDecoder, NarrowDecoder, sinusoid
+from maskrl.nn.decoder import Block, LatentDecoder, NarrowDecoder, attention, sinusoid
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +133,24 @@ def test_invalid_steps_are_seen_by_no_other():
 def test_a_decoder_without_layers_is_refused():
     with pytest.raises(ValueError, match="decoder_depth=0 must be at least 1"):
         LatentDecoder(12, 3, depth=0)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_has_the_bits_of_torchs_own(masked: bool):
+    query, both = torch.randn(5, 4, 6, requires_grad=True), torch.randn(5, 8, 12, requires_grad=True)
+    valid = torch.rand(5, 8) < 0.6 if masked else None
+    if valid is not None:
+        valid[:, 0] = True
+    found = []
+    for attend in (
+        lambda q, k, v: attention(q, k, v, valid),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, None if valid is None else valid[:, None]),
+    ):
+        attended = attend(query, *both.chunk(2, dim=-1))
+        found.append([attended, *torch.autograd.grad(attended.square().sum(), [query, both])])
+    assert all(map(torch.equal, *found))
+
+
+def test_where_no_key_is_valid_attention_stays_finite():
+    tokens = torch.randn(2, 3, 4)
+    assert attention(tokens, tokens, tokens, torch.zeros(2, 3, dtype=torch.bool)).isfinite().all()
