@@ -211,6 +211,14 @@ def test_every_make_target_exists(document: Path):
     assert asked <= set(targets)
 
 
+def test_the_changelog_lists_breaking_new_fixed_and_performance_in_this_order():
+    versions = re.split(r"^## ", OWN[3].read_text(), flags=re.MULTILINE)[1:]
+    assert versions
+    for version in versions:
+        headings = re.findall(r"^### (.*)$", version, flags=re.MULTILINE)
+        assert headings == [kind for kind in ("Breaking", "New", "Fixed", "Performance") if kind in headings]
+
+
 def test_every_public_name_is_in_the_reference():
     import maskrl
 
