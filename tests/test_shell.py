@@ -84,7 +84,7 @@ pip install maskrl
 @pytest.mark.parametrize(
     "words",
     [
-        "trian toy/reach",
+        "train-it toy/reach",
         "train toy/reach --metod mlr",
         "train toy/reach objective.mask.rato=0.3",
         "train toy/reac",
