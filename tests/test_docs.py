@@ -68,18 +68,18 @@ def test_every_link_leads_to_a_file_or_to_a_page_of_the_site(document: Path):
         assert there, f"{document.name} links to {link}"
 
 
-FILES = re.compile(r"(?:src|tests|examples|tools|fuzz|docs|studies|\.ci)/[\w./-]*\w")
+FOLDERS = ("src", "tests", "examples", "tools", "fuzz", "docs", "studies", "results", ".ci")
+FILES = re.compile(rf"(?:^|(?<=[\s=]))(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*\w)")
 
 
 @each_document
 def test_every_path_of_the_project_exists(document: Path):
-    for span in spans(document):
-        for path in (
-            FILES.findall(span)
-            if span.startswith(("src/", "tests/", "examples/", "tools/", "fuzz/", "docs/", "studies/"))
-            else []
-        ):
-            assert (ROOT / path).exists() or "NAME" in path, f"{document.name} names {path}"
+    """In sentences and shell blocks. The folder that a command writes, after --out, need not be there."""
+    lines = [line for _, block in blocks(document, "sh") for line in block.splitlines()]
+    for text in [*spans(document), *lines]:
+        for path in FILES.findall(re.sub(r"--out[ =]\S+", "", text)):
+            study = path.startswith("studies/") and (ROOT / f"{path}.md").exists()  # the name in a command
+            assert study or (ROOT / path).exists() or "NAME" in path, f"{document.name} names {path}"
 
 
 def commands(document: Path) -> Iterator[list[str]]:
@@ -209,6 +209,14 @@ def test_every_make_target_exists(document: Path):
     text = [*spans(document), *(line for _, block in blocks(document, "sh") for line in block.splitlines())]
     asked = {found[1] for line in text if (found := re.match(r"make ([a-z-]+)", line))}
     assert asked <= set(targets)
+
+
+def test_the_changelog_lists_breaking_new_fixed_and_performance_in_this_order():
+    versions = re.split(r"^## ", OWN[3].read_text(), flags=re.MULTILINE)[1:]
+    assert versions
+    for version in versions:
+        headings = re.findall(r"^### (.*)$", version, flags=re.MULTILINE)
+        assert headings == [kind for kind in ("Breaking", "New", "Fixed", "Performance") if kind in headings]
 
 
 def test_every_public_name_is_in_the_reference():

@@ -1,8 +1,11 @@
-"""Plain English: rules for the sentences of the sources and the documents. `make lint` checks their spelling."""
+"""Plain English: rules for the sentences of the sources, documents and notebooks. `make lint` checks the spelling of files."""
 
 import ast
 import io
+import json
 import re
+import subprocess
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,9 +81,8 @@ RULES = [
 ]
 
 
-def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of docstrings, comments and messages in a Python file."""
-    text = path.read_text(encoding="utf-8")
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of docstrings, comments and messages in the text of a Python file."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, " ".join(node.value.split())
@@ -89,10 +91,10 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.lstrip("# ")
 
 
-def sentences(path: Path) -> Iterator[tuple[int, str]]:
+def sentences(text: str) -> Iterator[tuple[int, str]]:
     """The lines of a document outside code."""
     is_code = False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         is_code ^= line.lstrip().startswith("```")
         if not is_code:
             yield number, re.sub(r"`[^`]*`|\"[^\"]*\"", "`code`", line).lstrip("-*| ")
@@ -116,7 +118,7 @@ def test_the_sources_are_written_plainly(package: str):
     problems = [
         f"{path.relative_to(ROOT)}:{number}: {text}\n  instead: {rule.instead}"
         for path in (sorted(home.rglob("*.py")) if home.is_dir() else [home] if home.suffix == ".py" else [])
-        for number, text in prose(path)
+        for number, text in prose(path.read_text(encoding="utf-8"))
         for rule in found(text)
     ]
     assert not problems, "\n".join(problems)
@@ -128,7 +130,7 @@ def test_the_sources_are_written_plainly(package: str):
 def test_examples_and_tools_are_written_plainly(script: Path):
     problems = [
         f"{script.name}:{number}: {text}\n  instead: {rule.instead}"
-        for number, text in prose(script)
+        for number, text in prose(script.read_text(encoding="utf-8"))
         for rule in found(text)
     ]
     assert not problems, "\n".join(problems)
@@ -153,7 +155,37 @@ def test_the_pages_of_reports_are_written_plainly(page: Path):
 def test_the_documents_are_written_plainly(document: Path):
     problems = [
         f"{document.name}:{number}: {text}\n  instead: {rule.instead}"
-        for number, text in sentences(document)
+        for number, text in sentences(document.read_text(encoding="utf-8"))
         for rule in found(text)
     ]
     assert not problems, "\n".join(problems)
+
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def cells(notebook: Path) -> Iterator[tuple[str, str]]:
+    """The kind and the text of every cell, without its output."""
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        yield cell["cell_type"], "".join(cell["source"])
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_are_written_plainly(notebook: Path):
+    problems = [
+        f"{notebook.name}, cell {at}: {text}\n  instead: {rule.instead}"
+        for at, (kind, source) in enumerate(cells(notebook), start=1)
+        for _, text in (sentences if kind == "markdown" else prose)(source)
+        for rule in found(text)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_are_spelled_correctly(notebook: Path):
+    """Only their cells: a picture in an output is letters, too, and would be full of mistakes."""
+    text = "\n".join(source for _, source in cells(notebook))
+    assert "maskrl" in text
+    command = [sys.executable, "-m", "codespell_lib", "-"]
+    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

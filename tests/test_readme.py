@@ -1,4 +1,4 @@
-"""What the README and the examples show is run as it is printed."""
+"""What the README, the start page and the examples show is run as it is printed."""
 
 import re
 import subprocess
@@ -27,6 +27,11 @@ def test_every_python_block_of_the_readme_runs(block: str, tmp_path: Path, monke
     exec(compile(block, "README.md", "exec"), {})
 
 
+def test_the_readme_fits_on_a_screen_and_a_half():
+    shown = re.sub(r"```.*?```|<!--.*?-->|\]\([^)]*\)", " ", README, flags=re.DOTALL)
+    assert len(re.findall(r"\w[\w'.,-]*", shown)) <= 450
+
+
 def test_the_plug_in_example_is_five_lines():
     code = [line for line in BLOCKS[0].splitlines() if line and not line.startswith(("import", "from"))]
     assert len(code) == 5
@@ -37,7 +42,13 @@ def test_every_make_command_of_the_readme_exists():
     assert set(re.findall(r"^make ([a-z-]+)", README, flags=re.MULTILINE)) <= set(targets)
 
 
-COMMANDS = re.findall(r"^maskrl (.*)$", README, flags=re.MULTILINE)
+START = (ROOT / "docs" / "index.md").read_text()
+SHELL = "".join(re.findall(r"```sh\n(.*?)```", README + START, flags=re.DOTALL))
+COMMANDS = re.findall(r"^maskrl (.*)$", SHELL, flags=re.MULTILINE)
+
+
+def test_the_start_page_has_commands():
+    assert len(COMMANDS) >= 7
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +73,9 @@ def maskrl(*arguments: str, cwd: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_maskrl_command_of_the_readme_exists_with_its_options(command: str, capsys: pytest.CaptureFixture[str]):
+def test_every_maskrl_command_of_the_start_page_exists_with_its_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+):
     words = command.split("#")[0].split()
     names = words[:2] if words[0] == "recipes" else words[:1]
     with pytest.raises(SystemExit) as end:
@@ -74,7 +87,7 @@ def test_every_maskrl_command_of_the_readme_exists_with_its_options(command: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_maskrl_command_of_the_readme_runs_as_printed_on_the_toy(command: str, toy_run: Path, tmp_path: Path):
+def test_every_maskrl_command_of_the_start_page_runs_as_printed_on_the_toy(command: str, toy_run: Path, tmp_path: Path):
     on_toy = {"RUN": str(toy_run), "sweeps/mine": str(toy_run), "dmcontrol-100k": "toy/reach", "5": "1"}
     words = [on_toy.get(word, word) for word in command.split("#")[0].split()]
     if words[0] == "train":

@@ -93,6 +93,39 @@ def test_code_in_a_table_is_not_broken_every_few_letters_on_a_phone(site: Site):
     assert min(widths) >= 200
 
 
+BROKEN = """() => [...document.querySelectorAll('article td:first-child code')].flatMap(code => {
+  const found = [], texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (texts.nextNode())
+    for (const word of texts.currentNode.textContent.matchAll(/\\S+/g)) {
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) found.push(word[0]);
+    }
+  return found;
+})"""  # words that begin on one line and end on another
+
+
+def test_no_word_of_code_in_the_first_column_of_a_table_is_broken_on_a_phone(site: Site):
+    page, broken = site.browser.new_context(viewport={"width": 390, "height": 844}).new_page(), {}
+    names = [name for name in site.names if "<td><code>" in (site.folder / name).read_text()]
+    for name in names:
+        page.goto((site.folder / name).as_uri())  # as a file: without the search, many times as fast
+        if found := page.evaluate(BROKEN):
+            broken[name] = found
+    assert len(names) > 10
+    assert broken == {}
+
+
+def test_a_phone_shows_the_beginning_of_what_to_do_about_an_error(site: Site):
+    """Messages wrap between words: on one line they would push the answers out of sight."""
+    page = site.open("errors.html", width=390)
+    starts = page.locator("article td:nth-child(2)").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect().x)"
+    )
+    assert starts
+    assert max(starts) < 0.6 * 390
+
+
 def brightness(page: Page, what: str) -> float:
     """0 to 255, of the colour that a property of the body has."""
     colour = page.evaluate(f"getComputedStyle(document.body).{what}")

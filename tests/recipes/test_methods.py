@@ -1,6 +1,7 @@
 """Methods and their halves: which agent with which objective, and what a pair is called."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import own_env
 from maskrl.agents.base import Spaces
 from maskrl.objectives.playvirtual import Ramp
-from maskrl.recipes import METHODS, find, names, pair_on, resolve
+from maskrl.recipes import METHODS, atari, find, names, pair_on, resolve, toy
 from maskrl.recipes.atari import AGENTS
 from maskrl.recipes.dmcontrol import AGENTS as CONTROL
 from maskrl.recipes.schema import Recipe, leaves, with_objective
@@ -120,7 +121,6 @@ def test_the_halves_go_with_overrides():
         (PONG, {"objective": "mrl"}, "objective 'mrl' is not known: did you mean mlr?"),
         (PONG, {"objective": "non"}, "objective 'non' is not known: did you mean none?"),
         (PONG, {"agent": "der", "objective": "curll"}, "objective 'curll' is not known"),
-        (WALKER, {"agent": "der"}, "agent 'der' does not fit. Choose one of sac, "),
         ("toy/reach", {"agent": "rainbow"}, "toy/reach is for agent sac"),
         ("toy/catch", {"agent": "sac", "objective": "none"}, "toy/catch is for agent rainbow"),
     ],
@@ -144,6 +144,8 @@ def test_an_objective_of_another_suite_is_refused_with_the_suite_that_has_it(
     for look_up in (find, resolve):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             look_up(name, profile="lite", objective=f"{beside}{objective}")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        resolve(name, [f"objective={beside}{objective}"], profile="lite")
     for named in ("dmcontrol/finger-spin", "toy/reach"):
         assert find(named, "lite", objective=objective).objective.kind == objective
 
@@ -151,7 +153,11 @@ def test_an_objective_of_another_suite_is_refused_with_the_suite_that_has_it(
 @pytest.mark.parametrize("name", [PONG, "toy/catch", choosing], ids=["Atari", "toy", "own"])
 def test_playvirtual_of_dmcontrol_is_refused_where_actions_are_discrete(name: Any):
     """On Atari it is another method, with another agent, of the same name."""
-    told = r"is for agent rainbow, because it takes discrete actions: agent 'playvirtual_sac' does not fit. Choose one of rainbow, "
+    told = (
+        "agent 'playvirtual_sac' is not for atari/pong: it is for dmcontrol. Choose one of rainbow, "
+        if name == PONG
+        else "is for agent rainbow, because it takes discrete actions: agent 'playvirtual_sac' does not fit."
+    )
     for objective in ("playvirtual", "none"):
         with pytest.raises(ValueError, match=told):
             find(name, "lite", agent="playvirtual_sac", objective=objective)
@@ -161,6 +167,43 @@ def test_playvirtual_of_dmcontrol_is_refused_where_actions_are_discrete(name: An
         find(WALKER, "lite", "playvirtual").agent.build(
             Spaces((9, 48, 48), 6, discrete=True), None, torch.device("cpu")
         )
+
+
+@pytest.mark.parametrize(
+    "override", ["objective=spr", "objective=mlr+spr", "objective=none", 'objective={"weight": 2}']
+)
+def test_other_suites_are_asked_only_for_an_objective_that_is_not_here(override: str, monkeypatch: pytest.MonkeyPatch):
+    def build(*_: object):
+        raise AssertionError("the objectives of another suite are built")
+
+    monkeypatch.setattr(atari, "objectives", build)
+    assert resolve("toy/reach", [override]).name == "toy/reach"
+
+
+@pytest.mark.parametrize(
+    ("name", "agent", "suite", "fitting", "elsewhere"),
+    [
+        (WALKER, "der", "atari", CONTROL, "atari/alien"),
+        (WALKER, "rainbow", "atari", CONTROL, "atari/alien or toy/catch"),
+        (PONG, "sac", "dmcontrol", AGENTS, "dmcontrol/finger-spin or toy/reach"),
+        ("toy/reach", "der", "atari", toy.ON_REACH, "atari/alien"),
+        ("toy/reach", "drqv2-100k", "dmcontrol", toy.ON_REACH, "dmcontrol/finger-spin"),
+    ],
+)
+def test_an_agent_of_another_suite_is_refused_with_its_suite_and_the_agents_that_fit(
+    name: str, agent: str, suite: str, fitting: Iterable[str], elsewhere: str
+):
+    message = (
+        f"agent '{agent}' is not for {name}: it is for {suite}. Choose one of {', '.join(fitting)}, or a recipe that "
+        f"has it, such as {elsewhere}."
+    )
+    for look_up in (find, resolve):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            look_up(name, profile="lite", agent=agent)
+    for named in elsewhere.split(" or "):
+        assert find(named, "lite", agent=agent).preset in (agent, None)
+    for named in fitting:
+        assert find(name, "lite", agent=named)
 
 
 @pytest.mark.parametrize(

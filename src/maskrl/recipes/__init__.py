@@ -1,6 +1,6 @@
 """Recipes, the descriptions of runs, by name, with the paper's values and their sources."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,7 +14,7 @@ from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.published import PublishedScore, players, published, unit_of
 from maskrl.recipes.schema import Profile, Recipe
 from maskrl.recipes.sources import Explanation, Source, explain
-from maskrl.recipes.suggest import choices, misfit, nearest
+from maskrl.recipes.suggest import choices, nearest
 
 __all__ = ["METHODS", "Explanation", "Method", "Source", "explain"]  # and the functions defined here
 
@@ -59,18 +59,16 @@ def _find(
     _require("profile", profile, ["auto", *get_args(Profile)])
     if profile == "auto":
         profile = "paper" if torch.cuda.is_available() else "lite"
-    name = f"{suite}/{task}" if isinstance(task, str) else f"{suite}/{task.env.task}"
+    name = _name(suite, task)
     pair = _pair(name, task.like if isinstance(task, own.Seen) else suite, method, agent, objective)
     agents, objectives = SUITES[suite].AGENTS, SUITES[suite].objectives(task, profile)
     if pair.agent is not None:
-        elsewhere = pair.agent not in agents and any(pair.agent in SUITES[other].AGENTS for other in METHOD_SUITES)
-        if elsewhere and suite in METHOD_SUITES:  # the others say so themselves
-            raise ValueError(misfit(name, next(iter(agents)), pair.agent, agents))
+        _require_agent_on_suite(name, pair.agent, agents)
         _require("agent", pair.agent, agents)
     names = pair.objective.split("+") if pair.objective is not None else []
     for one in names:
-        here = ["none", *objectives] if len(names) == 1 else list(objectives)
-        _require_on_suite(name, one, here)
+        here = _alone_or_beside(names, objectives)
+        _require_objective_on_suite(name, one, here)
         _require("objective", one, here)
     if len(names) > 2:
         raise ValueError(f"objective {pair.objective!r}: at most two objectives learn at once, such as mlr+spr.")
@@ -170,7 +168,13 @@ def resolve(
             )
     suite, task = _suite_and_task(name, overrides)
     recipe = _find(suite, task, profile, method, agent, objective)
-    return with_overrides(recipe, overrides, objectives=SUITES[suite].objectives(task, recipe.profile))
+    objectives = SUITES[suite].objectives(task, recipe.profile)
+    for path, _, value in (override.partition("=") for override in overrides):
+        if path.strip() == "objective" and not value.strip().startswith("{"):
+            asked = value.strip().split("+")
+            for one in asked:
+                _require_objective_on_suite(_name(suite, task), one, _alone_or_beside(asked, objectives))
+    return with_overrides(recipe, overrides, objectives=objectives)
 
 
 def ablation(name: str, task: str = "dmcontrol/cheetah-run", profile: AnyProfile = "auto") -> Recipe:
@@ -196,17 +200,42 @@ def _unknown_recipe(name: str, known: Iterable[str]) -> str:
     return f"recipe {name!r} is not known{meant} `maskrl recipes list` has the paper's tasks; the suites' other tasks work, too."
 
 
-def _require_on_suite(name: str, objective: str, here: Iterable[str]) -> None:
+def _name(suite: str, task: Any) -> str:
+    return f"{suite}/{task if isinstance(task, str) else task.env.task}"
+
+
+def _alone_or_beside(asked: Sequence[str], objectives: Iterable[str]) -> list[str]:
+    """What each of the requested objectives may be: "none" only if it is alone."""
+    return ["none", *objectives] if len(asked) == 1 else list(objectives)
+
+
+def _require_agent_on_suite(name: str, agent: str, here: Iterable[str]) -> None:
+    """Raise ValueError for an agent that exists, but not on this recipe's suite."""
+    if agent in here:
+        return
+    there = [suite for suite in METHOD_SUITES if agent in SUITES[suite].AGENTS]
+    toys = [toy for toy, suite in TOYS.items() if suite in there and agent in SUITES["toy"].AGENTS]
+    _refuse_elsewhere("agent", agent, name, toy.FITTING.get(name, here), there, toys)
+
+
+def _require_objective_on_suite(name: str, objective: str, here: Iterable[str]) -> None:
     """Raise ValueError for an objective that exists, but not on this recipe's suite."""
     if objective in here:
         return
     there = [suite for suite in METHOD_SUITES if objective in SUITES[suite].objectives(example_task(suite), "lite")]
+    toys = [toy for toy, suite in TOYS.items() if suite in there]
+    _refuse_elsewhere("objective", objective, name, here, there, toys)
+
+
+def _refuse_elsewhere(
+    what: str, value: str, name: str, here: Iterable[str], there: Sequence[str], toys: Sequence[str]
+) -> None:
+    """Raise ValueError if other suites have it; return if none has."""
     if not there:
         return
-    toys = [toy for toy, suite in TOYS.items() if suite in there]
     examples = [*(f"{suite}/{example_task(suite)}" for suite in there), *toys]
     raise ValueError(
-        f"objective {objective!r} is not for {name}: it is for {' and '.join(there)}. Choose one of {', '.join(here)}, or a "
+        f"{what} {value!r} is not for {name}: it is for {' and '.join(there)}. Choose one of {', '.join(here)}, or a "
         f"recipe that has it, such as {choices(examples)}."
     )
 

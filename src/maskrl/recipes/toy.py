@@ -31,6 +31,7 @@ OWN = (
 )
 ON_REACH = ("sac", "curl_sac", "playvirtual_sac", "spr_mean_sac", "mooss_sac", "sac_pixel", "drq_sac", "drqv2")
 ON_CATCH = ("rainbow", "spr_rainbow", "spr_dropout", "curl_rainbow")
+FITTING = {"toy/reach": ON_REACH, "toy/catch": ON_CATCH}
 SMALL: dict[str, tuple[str, ...]] = {  # smaller sizes of the others' settings
     "mooss_sac": ("agent.encoder.latent_dim=64",),
     "sac_pixel": ("agent.burst=100", "agent.augment.crop=none"),
@@ -80,7 +81,7 @@ def objectives(task: str, profile: Profile = "lite") -> dict[str, AnyObjective]:
 def recipe(task: str, profile: Profile = "lite", agent: str | None = None, objective: str | None = "mlr") -> Recipe:
     """A toy task: reach for SAC, catch for Rainbow. Always in the lite profile, because the paper has no such task."""
     full = with_objective(MAKERS[task](), None)
-    fitting = {"reach": ON_REACH, "catch": ON_CATCH}[task]
+    fitting = FITTING[f"toy/{task}"]
     if agent is not None and agent not in fitting:
         raise ValueError(misfit(full.name, full.agent.kind, agent, fitting))
     if agent not in (None, full.agent.kind):
