@@ -245,8 +245,12 @@ AUTHORS: list[tuple[str, str, dict[str, object]]] = [
         "env.size": 84, "agent.learning_rate": 1e-3, "agent.batch_size": 512, "agent.views": 2,
         "agent.warmup_decisions": 1000, "agent.augment.crop": None, "agent.augment.shift": 4,
         "agent.encoder.filters": 32, "agent.encoder.squash": True, "agent.encoder_momentum": 0.99,
+        "agent.encoder.convolution_init": "orthogonal", "env.camera": 0,
         "agent.temperature_learning_rate": 1e-3, "agent.temperature_beta": 0.9,
     }),
+    ("drq", "dmcontrol/quadruped-walk", {"env.camera": 2}),
+    ("drqv2", "dmcontrol/quadruped-run", {"env.camera": 2}),
+    ("mlr", "dmcontrol/quadruped-walk", {"env.camera": 0}),
     ("spr", WALKER, PLAYVIRTUAL | {
         "objective.weight": 6, "agent.auxiliary.learning_rate": 5e-4, "agent.auxiliary.max_grad_norm": 10,
     }),

@@ -94,9 +94,10 @@ DRQV2_TASKS: dict[str, tuple[str, ...]] = {
         ("humanoid-stand", "humanoid-walk", "humanoid-run"),
         ("agent.learning_rate=8e-5", "agent.encoder.latent_dim=100"),
     ),
-    **dict.fromkeys(("quadruped-walk", "quadruped-escape", "quadruped-fetch"), ("env.camera=2",)),
-    "quadruped-run": ("env.camera=2", "replay.capacity=100000"),
+    "quadruped-run": ("replay.capacity=100000",),
 }
+# Of DrQ and DrQ-v2.
+CAMERAS = dict.fromkeys(("quadruped-walk", "quadruped-run", "quadruped-escape", "quadruped-fetch"), 2)
 _DRQV2 = (
     *("env.size=84", "env.action_repeat=2", "replay.capacity=1000000", "evaluation.every=10000"),
     "agent.noise_decisions={noise}",
@@ -135,6 +136,7 @@ AGENTS: dict[str, tuple[str, ...]] = {
         "agent.learning_rate=1e-3",
         *("env.size=84", "agent.views=2", "agent.augment.crop=none", "agent.augment.shift=4"),
         *("agent.encoder.filters=32", "agent.encoder.squash=true", "agent.encoder_momentum=0.99"),
+        "agent.encoder.convolution_init=orthogonal",
         *("agent.temperature_learning_rate=1e-3", "agent.temperature_beta=0.9"),
     ),
     "drqv2": _DRQV2,
@@ -186,6 +188,8 @@ def _with_agent(plain: Recipe, agent: str) -> Recipe:
     if agent.startswith("drqv2"):
         plain = replace(plain, agent=_drqv2(is_lite))
         values += DRQV2_TASKS.get(task, ())
+    if agent.startswith("drq") and task in CAMERAS:
+        values.append(f"env.camera={CAMERAS[task]}")
     if is_lite:  # keep the objective None if the method has none
         sizes = {"replay.capacity", *(line.partition("=")[0] for line in LITE)}
         values = [line for line in values if line.partition("=")[0] not in sizes or line.endswith("=none")]
