@@ -62,6 +62,16 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(
 
 
 @each_document
+def test_every_block_of_code_is_run_or_marked_with_why_not(document: Path):
+    """sh: tests/test_shell.py. sweep: a study, which `maskrl plan` reads. Blocks without a language are output."""
+    run = {"sh", "sweep", ""} | ({"python"} if document in PAGES or document.name == "README.md" else set())
+    unknown = [
+        language for mark, language, _ in BLOCK.findall(document.read_text()) if not mark and language not in run
+    ]
+    assert unknown == []
+
+
+@each_document
 def test_every_link_leads_to_a_file_or_to_a_page_of_the_site(document: Path):
     for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", BLOCK.sub("", document.read_text())):
         there = (document.parent / link).exists() or (document in PAGES and link in GENERATED)
@@ -188,9 +198,10 @@ def test_every_field_that_a_page_names_exists():
 
 
 @each_document
-def test_comments_of_shell_blocks_fit_into_the_column_of_the_site(document: Path):
-    """A long command scrolls; a comment beside it would be cut off unseen."""
-    long = [line for _, block in blocks(document, "sh") for line in block.splitlines() if len(line) > 88]
+def test_comments_beside_code_fit_into_the_column_of_the_site(document: Path):
+    """A long line scrolls; a comment beside it would be cut off unseen."""
+    code = [block for language in ("sh", "python") for _, block in blocks(document, language)]
+    long = [line for block in code for line in block.splitlines() if len(line) > 88]
     assert [line for line in long if re.search(r"\s# ", line)] == []
 
 

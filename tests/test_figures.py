@@ -103,3 +103,12 @@ def test_the_page_of_systems_has_their_parameters_and_operations(heading: str, t
         if method in measured:
             small = update_cost(recipes.resolve(task, profile="lite", method=method))
             assert measured[method]["flop_per_update"] == pytest.approx(small.flops)
+
+
+def test_the_readme_says_how_much_larger_the_papers_update_is():
+    told = re.search(r"more than ([\d,]+) times", (DOCS.parent / "README.md").read_text())
+    assert told is not None
+    paper, lite = (
+        update_cost(recipes.find("dmcontrol/cartpole-balance", profile)).flops for profile in ("paper", "lite")
+    )
+    assert number(told[1]) < paper / lite < 1.2 * number(told[1])

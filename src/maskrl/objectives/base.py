@@ -109,6 +109,8 @@ class Views:
 
 
 class Loss(NamedTuple):
+    """What an objective returns for a batch of B clips."""
+
     per_clip: Tensor  # (B,) unreduced: the host applies importance weights and takes the mean
     metrics: dict[str, Tensor]  # detached scalars, keys "<objective>/<what>"
     priorities: Tensor | None = None  # (B,) detached: added to the priorities of a prioritised replay

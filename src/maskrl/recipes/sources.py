@@ -104,7 +104,9 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = "toy suite: ours, small on purpose"
         elif value != paper.get(path):
             ours = f"lite profile: scaled to a CPU; the paper profile has {as_override(paper.get(path))}"
-        elif path in preset or (path.startswith("env.") and value != plain.get(path)):  # some agents have their own camera
+        elif path in preset or (
+            path.startswith("env.") and value != plain.get(path)
+        ):  # some agents have their own camera
             ours = f"{recipe.preset}: {preset_source}"
         elif pair[0] is not None and path.startswith("objective.") and value != plain.get(path):
             ours = f"{recipe.preset}: as the agent's own"
