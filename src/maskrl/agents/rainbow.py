@@ -239,6 +239,10 @@ class Rainbow(Agent):
 
     def renew_noise(self) -> None:
         self.head.resample(self.generators.explore)
+        if self.config.target_every > 1:  # otherwise the target keeps the noise that it copied one update ago (F67)
+            slow = self.target_head.copy
+            assert isinstance(slow, QHead)
+            slow.resample(self.generators.explore)
 
     def due(self) -> tuple[bool, ...]:
         return *super().due(), self._copies_targets
