@@ -29,7 +29,7 @@ RATE, EPSILON, LIMIT, UPDATES = 2.0**-9, 1.5e-4, 0.02, 4
 # The groups that are clipped separately, by the metric of their norm: the parts of the agent and the objective in each.
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlr": {"critic": ("encoder.", "head."), "decoder": ("objective.decoder.blocks.",)},
-    "curl": {"critic": ("encoder.", "head."), "curl": ("objective.",)},
+    "curl": {"critic": ("encoder.", "head.", "objective.")},
     "spr": {"critic": ("encoder.", "head."), "spr": ("objective.transition.",)},
     "playvirtual": {
         "critic": ("encoder.", "head."),
