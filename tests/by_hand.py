@@ -83,13 +83,20 @@ def _clip(gradients: dict[int, Tensor], members: list[int], limit: float | None)
 
 
 def adam(
-    parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], rate: float, count: int, beta: float = 0.9
+    parameter: Tensor,
+    gradient: Tensor,
+    moments: tuple[Tensor, Tensor],
+    rate: float,
+    count: int,
+    beta: float = 0.9,
+    epsilon: float = 1e-8,
 ) -> None:
     """The step number `count` of Adam, from 1; `beta` is β1."""
     mean, square = moments
     mean.copy_(beta * mean + (1 - beta) * gradient)
     square.copy_(0.999 * square + 0.001 * gradient**2)
-    parameter.data = parameter.data - rate * (mean / (1 - beta**count)) / ((square / (1 - 0.999**count)).sqrt() + 1e-8)
+    root = (square / (1 - 0.999**count)).sqrt()
+    parameter.data = parameter.data - rate * (mean / (1 - beta**count)) / (root + epsilon)
 
 
 def _trained(objective: Objective[Any]) -> list[Tensor]:

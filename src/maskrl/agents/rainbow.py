@@ -203,7 +203,10 @@ class Rainbow(Agent):
         groups = [] if objective is None else objective.parameter_groups()
         own = [*self.encoder.parameters(), *self.head.parameters()]
         # Groups whose gradients are clipped separately, by the metric of their norm.
-        self.clipped = [("critic", own), *((group.name, group.parameters) for group in groups if group.clipped)]
+        clipped = [group for group in groups if group.clipped]
+        joined_by = [parameter for group in clipped if group.with_agent for parameter in group.parameters]
+        apart = [(group.name, group.parameters) for group in clipped if not group.with_agent]
+        self.clipped = [("critic", [*own, *joined_by]), *apart]
         parameters = [*own, *(parameter for group in groups for parameter in group.parameters)]
         self.optimizer = torch.optim.Adam(
             optimizer_groups(parameters, groups, config.learning_rate),
@@ -239,6 +242,10 @@ class Rainbow(Agent):
 
     def renew_noise(self) -> None:
         self.head.resample(self.generators.explore)
+        if self.config.target_every > 1:  # otherwise the target keeps the noise that it copied one update ago (F67)
+            slow = self.target_head.copy
+            assert isinstance(slow, QHead)
+            slow.resample(self.generators.explore)
 
     def due(self) -> tuple[bool, ...]:
         return *super().due(), self._copies_targets
@@ -381,7 +388,7 @@ class RainbowConfig(AgentConfig):
     discount: float = 0.99
     learning_rate: float = 1e-4
     adam_epsilon: float = 1.5e-4
-    max_grad_norm: float = 10.0  # of encoder and head together, and of the objective's transformer
+    max_grad_norm: float = 10.0  # of encoder and head, and of the objective's groups (`Group.clipped`)
     target_every: int = 1  # updates between copies into the target network
     priority_exponent: float | None = 0.5  # ω; None: uniform draws
     priority: Literal["kl", "cross_entropy"] = (

@@ -122,7 +122,8 @@ class Group:
 
     parameters: list[nn.Parameter]
     name: str | None = None  # the metric of its gradient norm; None: not reported
-    clipped: bool = True  # whether its gradient is clipped apart from others, at the agent's max_grad_norm
+    clipped: bool = True  # whether its gradient is clipped, at the agent's max_grad_norm
+    with_agent: bool = False  # whether it is clipped in one norm with the agent's own gradient, not apart from others
     learning_rate: float | None = None  # None: the optimiser's
     weight_decay: float = 0.0
 

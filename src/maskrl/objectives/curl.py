@@ -12,6 +12,9 @@ Departures from the released code (reasons in docs/fidelity-systems.md):
 - One Adam steps the encoder and W. The released DMControl code steps the encoder twice with the same gradient, by two optimisers
   (`agent.auxiliary.second_encoder_rate`).
 - Crops cover the whole frame. The released code never includes the last row and column.
+- On Atari, the slow copies move before the optimiser's step, as in our Rainbow with any objective, and not after it.
+- On Atari, the two streams of the Q head send 1/√2 of their gradient into the encoder, as in our Rainbow; the released head sends
+  all of it.
 """
 
 from collections.abc import Sequence
@@ -26,6 +29,7 @@ from maskrl.nn.augment import Augment, AugmentConfig, View
 from maskrl.nn.momentum import Momentum
 from maskrl.objectives.base import (
     EnvSize,
+    Group,
     Host,
     Learner,
     Loss,
@@ -92,6 +96,10 @@ class CURL(Contrast[CURLViews]):
         self.slow_encoder = None if momentum is None else Momentum(host.encoder, momentum)
         self.slow_head = None if momentum is None else Momentum(self.head, momentum)
         self.product = nn.Parameter(torch.rand(width, width))  # W ~ U[0, 1), as released
+
+    def parameter_groups(self) -> list[Group]:
+        """One group, clipped together with the agent: the released code takes one norm of the whole network."""
+        return [Group(self.own_parameters(), self.name, with_agent=True)]
 
     @torch.no_grad()
     def views(self, material: Material) -> CURLViews:
