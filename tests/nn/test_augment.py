@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from maskrl import AugmentConfig
 from maskrl.nn.augment import Augment, CenterCrop, Intensity, RandomCrop, RandomPlace, RandomShift, View
+from maskrl.nn.masking import CubeMasker
 
 
 def coordinates(n: int, size: int) -> Tensor:
@@ -129,6 +130,35 @@ def test_every_observation_of_a_clip_moves_on_its_own_and_its_channels_together(
     assert torch.equal(corners[:, :, :2], corners[:, :, 2:])
     assert len({tuple(c) for c in corners[:, :, :2].flatten(0, 1).tolist()}) > 60  # of 128 draws from 289 places
     assert view.gain.shape == (8, 16)
+
+
+@pytest.mark.parametrize(
+    "config", [AugmentConfig(crop=5), AugmentConfig(crop=5, shift=2), AugmentConfig(crop=None)], ids=str
+)
+def test_a_view_that_is_cut_late_has_the_same_draws_and_the_same_bits(config: AugmentConfig):
+    obs = torch.randint(256, (4, 3, 2, 9, 8), dtype=torch.uint8)
+    given, generators = obs.clone(), [torch.Generator().manual_seed(3) for _ in range(2)]
+    now, late = config.build(generators[0])(obs), config.build(generators[1]).late(obs)
+    assert torch.equal(*(generator.get_state() for generator in generators))
+    assert late.shape == now.obs.shape
+    assert torch.equal(late.obs, now.obs)
+    assert torch.equal(late.pixels(), now.pixels())
+    assert torch.equal(obs, given)
+
+
+def test_only_crops_are_cut_late_and_they_need_no_copy():
+    obs = torch.zeros(4, 3, 2, 9, 9, dtype=torch.uint8)
+    assert AugmentConfig(crop=5).build().late(obs).whole is obs
+
+
+@pytest.mark.parametrize("fill", [0, 90])
+def test_a_late_view_shows_the_paint_where_it_is_masked(fill: int):
+    obs = torch.randint(256, (4, 3, 2, 9, 9), dtype=torch.uint8)
+    late = AugmentConfig(crop=6).build().late(obs)
+    masker = CubeMasker((3, 2, 2), fill=fill)
+    keep = masker(late.obs)
+    masked = late.hidden(keep, masker.hide(torch.zeros_like(keep, dtype=torch.uint8), keep))
+    assert torch.equal(masked.obs, torch.where(keep, late.obs, fill))
 
 
 def test_a_crop_is_put_at_any_place_of_a_larger_frame_with_its_border_repeated():

@@ -199,6 +199,23 @@ def test_the_mask_lies_on_the_crop():
     assert (views.original.obs == 255).all()
 
 
+def test_the_views_keep_no_copy_of_the_clips():
+    mooss = TINY.build(tiny_host())
+    material = tiny_material(mooss.needs)
+    views = mooss.views(material)
+    assert material.clip is not None
+    assert views.masked.whole is views.original.whole is material.clip.obs
+
+
+def test_the_graph_of_the_contrast_keeps_no_matrix_per_level():
+    """At the paper's size, a matrix of all pairs of states has 16 MB."""
+    saved, similar = list[Tensor](), torch.randn(48, 48, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
+        temporal_contrast(similar, torch.ones(6, 8, dtype=torch.bool), (0.1,) * 6)
+    matrices = [tensor for tensor in saved if tensor.is_floating_point() and tensor.numel() == 48 * 48]
+    assert {tensor.data_ptr() for tensor in matrices} == {similar.data_ptr()}
+
+
 def test_one_clip_is_refused():
     mooss = TINY.build(tiny_host())
     with pytest.raises(

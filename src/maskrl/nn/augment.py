@@ -5,7 +5,7 @@ with `nn.Sequential`; `nn.Identity()` leaves images as they are. All draw from t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -22,12 +22,16 @@ class RandomCrop(nn.Module):
         self.size, self.generator = _positive("size", size), generator
 
     def forward(self, images: Tensor) -> Tensor:
-        n, _, height, width = _large_enough(images, self.size).shape
-        top, left = (
-            torch.randint(side - self.size + 1, (n,), generator=self.generator, device=images.device)
-            for side in (height, width)
-        )
+        top, left = self.corners(images)
         return _windows(images, top, left, self.size, self.size)
+
+    def corners(self, images: Tensor) -> Tensor:
+        """Draw the position of each image's crop: (2, N), rows and columns."""
+        n, _, height, width = _large_enough(images, self.size).shape
+        rooms = (height - self.size + 1, width - self.size + 1)
+        return torch.stack(
+            [torch.randint(room, (n,), generator=self.generator, device=images.device) for room in rooms]
+        )
 
 
 class CenterCrop(nn.Module):
@@ -119,6 +123,36 @@ class View:
         return pixels.view(*self.gain.shape, *pixels.shape[1:])  # splits the first axis only, so the layout stays
 
 
+@dataclass(frozen=True)
+class LateView:
+    """A view whose crops are cut, and masked, only when they are asked for. In pieces, no copy of the whole batch is kept."""
+
+    whole: Tensor  # (…, C, H, W) uint8, before the crop
+    corner: Tensor  # (…, 2), top and left of each crop
+    gain: Tensor  # (…,) float
+    keep: Tensor  # (…, 1, H', W') bool, False at hidden pixels; an axis of 1 is shared
+    paint: Tensor  # like `keep`, uint8: what hidden pixels show, 0 at all others
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of `obs`."""
+        return self.whole.shape[:-2] + self.keep.shape[-2:]
+
+    @property
+    def obs(self) -> Tensor:
+        """(…, C, H', W') uint8."""
+        top, left = self.corner.flatten(0, -2).T
+        cut = _windows(self.whole.flatten(0, -4), top, left, self.shape[-2], self.shape[-1])
+        return cut.view(self.shape).mul_(self.keep).add_(self.paint)
+
+    def pixels(self) -> Tensor:
+        return View(self.obs, self.gain).pixels()
+
+    def hidden(self, keep: Tensor, paint: Tensor) -> "LateView":
+        """The same view through a mask."""
+        return replace(self, keep=keep, paint=paint)
+
+
 class Augment(nn.Module):
     """Move each observation separately and draw its gain: (…, C, H, W) uint8 → View. The frames of a stack move together."""
 
@@ -128,6 +162,19 @@ class Augment(nn.Module):
 
     def forward(self, obs: Tensor, dtype: torch.dtype = torch.float32) -> View:
         return View(self.move(obs), self.intensity(obs.shape[:-3], dtype=dtype, device=obs.device))
+
+    def late(self, obs: Tensor, dtype: torch.dtype = torch.float32) -> LateView:
+        """The view of `forward`, from the same draws; a random crop that is the only geometry is cut later."""
+        crop = self.geometry[0] if isinstance(self.geometry, nn.Sequential) and len(self.geometry) == 1 else None
+        if isinstance(crop, RandomCrop):
+            corners, height, width = crop.corners(obs.flatten(0, -4)), crop.size, crop.size
+        else:
+            obs = self.move(obs)
+            *_, height, width = obs.shape
+            corners = torch.zeros(2, obs.shape[:-3].numel(), dtype=torch.long, device=obs.device)
+        gain = self.intensity(obs.shape[:-3], dtype=dtype, device=obs.device)
+        keep = torch.ones(*[1] * (obs.ndim - 2), height, width, dtype=torch.bool, device=obs.device)
+        return LateView(obs, corners.T.view(*gain.shape, 2), gain, keep, torch.zeros_like(keep, dtype=torch.uint8))
 
     def move(self, obs: Tensor) -> Tensor:
         """Apply the geometric augmentation, without a gain."""

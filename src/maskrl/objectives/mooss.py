@@ -17,8 +17,9 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from maskrl.nn.augment import Augment, AugmentConfig, View
+from maskrl.nn.augment import Augment, AugmentConfig, LateView
 from maskrl.nn.clip import over_time
 from maskrl.nn.decoder import CausalDecoder
 from maskrl.nn.layers import mlp
@@ -41,8 +42,8 @@ from maskrl.objectives.contrast import Contrast, check_count
 
 @dataclass(frozen=True)
 class MOOSSViews(Views):
-    masked: View  # (B, K, C, H', W'), what the online encoder sees
-    original: View  # (B, K, C, H', W'), what the momentum encoder sees
+    masked: LateView  # (B, K, C, H', W'), what the online encoder sees
+    original: LateView  # (B, K, C, H', W'), what the momentum encoder sees
     actions: Tensor  # (B, K, A)
     valid: Tensor  # (B, K) bool
 
@@ -70,11 +71,15 @@ class MOOSS(Contrast[MOOSSViews]):
 
     @torch.no_grad()
     def views(self, material: Material) -> MOOSSViews:
-        """Augment first, then mask, so that the mask covers the same share of every crop."""
+        """Augment first, then mask, so that the mask covers the same share of every crop.
+
+        Both views are cut later: at the paper's size, each would be a copy of 130 MB.
+        """
         clip = self.clip_of(material)
-        masked, original = (self.augment(clip.obs, clip.actions.dtype) for _ in range(2))
-        hidden = self.masker.hide(masked.obs, self.masker(masked.obs, self.host.generator))
-        return MOOSSViews(View(hidden, masked.gain), original, clip.actions, clip.valid)
+        visible, original = (self.augment.late(clip.obs, clip.actions.dtype) for _ in range(2))
+        keep = self.masker(clip.obs.new_empty(()).expand(visible.shape), self.host.generator)
+        paint = self.masker.hide(torch.zeros_like(keep, dtype=torch.uint8), keep)
+        return MOOSSViews(visible.hidden(keep, paint), original, clip.actions, clip.valid)
 
     def embed(self, views: MOOSSViews) -> tuple[Tensor]:
         states = over_time(self.host.encoder, views.masked.pixels())  # (B, K, d)
@@ -112,15 +117,22 @@ def temporal_contrast(similar: Tensor, valid: Tensor, temperatures: tuple[float,
     known = valid.flatten()  # which targets count
     total, levels = similar.new_zeros(len(similar)), similar.new_zeros(len(similar))
     for level, temperature in enumerate(temperatures):
-        scaled = similar / temperature
         positive = same & (apart == level) & known
         candidate = (~same | (apart >= level)) & known
         counts = positive.any(dim=1)
-        of_all = scaled.masked_fill(~candidate, -torch.inf).logsumexp(dim=1)
-        of_positives = scaled.masked_fill(~(positive | ~counts[:, None]), -torch.inf).logsumexp(dim=1)
-        total = total + torch.where(counts, of_all - of_positives, 0)
+        # The backward pass computes a level again, so that only one level's matrices are kept at a time.
+        asked = (similar, temperature, candidate, positive | ~counts[:, None])
+        ratio = checkpoint(_log_ratio, *asked, use_reentrant=False, preserve_rng_state=False)
+        total = total + torch.where(counts, ratio, 0)
         levels = levels + counts
     return (total / levels.clamp(min=1)).view(clips, steps)
+
+
+def _log_ratio(similar: Tensor, temperature: float, candidate: Tensor, positive: Tensor) -> Tensor:
+    """(N, N) → (N,): log(Σ candidates / Σ positives)."""
+    scaled = similar / temperature
+    of_all, of_positives = (scaled.masked_fill(~each, -torch.inf).logsumexp(dim=1) for each in (candidate, positive))
+    return of_all - of_positives
 
 
 @dataclass(frozen=True, kw_only=True)
