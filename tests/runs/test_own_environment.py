@@ -82,6 +82,12 @@ def test_every_value_has_a_source(profile, arguments):
     assert not overridden
 
 
+@pytest.mark.parametrize(("arguments", "path", "value"), [([], "", {}), (["env.kwargs.choices=3"], ".choices", 3)])
+def test_arguments_of_the_constructor_are_explained_also_if_there_are_none(arguments, path, value):
+    found = [line for line in recipes.explain(own(*arguments)) if line.path.startswith("env.kwargs")]
+    assert found == [(f"env.kwargs{path}", value, "of the constructor: env.kwargs.NAME=VALUE", None)]
+
+
 def test_runs_are_told_apart_without_their_environment():
     assert method_of(own("objective.mask.ratio=0.3")) == "mlr objective.mask.ratio=0.3"
     assert method_of(own(method="baseline")) == "baseline"

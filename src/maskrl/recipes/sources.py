@@ -1,5 +1,6 @@
 """The source of every value of a recipe, and sources that disagree. The table is `data/values.csv`."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -92,6 +93,8 @@ def explain(recipe: Recipe) -> list[Explanation]:
     preset_source = presets.get(recipe.preset, "ours")
 
     def explanation(path: str, value: Any) -> Explanation:
+        if path.startswith("env.kwargs"):  # only users' environments have arguments, whatever their names
+            return Explanation(path, value, *sources["env.kwargs"])
         source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))
         ours = None
         if path not in usual or value != usual[path]:
@@ -119,5 +122,13 @@ def explain(recipe: Recipe) -> list[Explanation]:
     absent = {"objective": Source("paper, section 4: the Baseline is the agent without MLR")}
     return [
         Explanation(path, value, *absent[path]) if path in absent and value is None else explanation(path, value)
-        for path, value in leaves(recipe).items()
+        for path, value in _values(recipe)
     ]
+
+
+def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """Every value by its path. Arguments of an environment are one value if there are none."""
+    for path, value in leaves(recipe).items():
+        if path == "env.wrappers" and not getattr(recipe.env, "kwargs", None):
+            yield "env.kwargs", {}
+        yield path, value
