@@ -44,16 +44,19 @@ def export(
         exporting.require_format(out)
         require_output(out, POLICY, force=force)
         opened = Run.open(run)
+        if not force:
+            exporting.require_same_run(out, opened)
         recipe = consented(opened.recipe, env, trust)
         state = opened.newest(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
         policy = policy_of(opened.recipe, state)
     told = exporting.about(policy, opened.recipe)
     with refusing(OSError), redirect_stdout(sys.stderr):  # an environment may print
         out.parent.mkdir(parents=True, exist_ok=True)
-        write = exporting.convert(policy, out)
-        write(told)
-        proof = _proof(out, policy, recipe, episodes, observations)
-        write(told | {"proof": proof._asdict()})
+        with exporting.replacing(out) as file:
+            write = exporting.convert(policy, file)
+            write(told)
+            proof = _proof(file, policy, recipe, episodes, observations)
+            write(told | {"proof": proof._asdict()})
     print(f"{title(recipe)}, checkpoint at {policy.clock.frames:,} frames")
     print_rows(
         {

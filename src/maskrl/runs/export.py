@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import asdict
@@ -28,7 +29,9 @@ from maskrl.envs.base import Pad, episode_seed, require_extra
 from maskrl.envs.gym import Outside
 from maskrl.envs.pixels import GREY, Picture, area_weights
 from maskrl.nn.layers import Convolutions
-from maskrl.recipes.schema import Recipe, as_json
+from maskrl.outputs import OutputError
+from maskrl.recipes.schema import Recipe, as_json, digest, digest_of_text
+from maskrl.runs.directory import Run
 from maskrl.runs.policy import Policy
 from maskrl.words import count
 
@@ -170,6 +173,48 @@ def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
             aside.unlink(missing_ok=True)
 
     return write
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside the path to write and check; it replaces the path at the end, unless there was an error."""
+    aside = path.with_name(f".{path.stem}.{os.getpid()}.unchecked{path.suffix}")
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def facts_of(path: Path) -> dict[str, Any] | None:
+    """The facts stored in an exported file; None if there are none. Runs no code of the file."""
+    try:
+        if path.suffix == ".pt2":
+            with zipfile.ZipFile(path) as archive:
+                (name,) = (name for name in archive.namelist() if name.endswith(f"/{KEY}"))
+                told = archive.read(name)
+        else:
+            import onnx
+
+            props = onnx.load(path, load_external_data=False).metadata_props
+            told = next(prop.value for prop in props if prop.key == KEY).encode()
+        facts = json.loads(told)
+    except Exception:  # a damaged file, or one of another program
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def require_same_run(path: Path, run: Run) -> None:
+    """Raise an error if there is an exported policy of another run at this path."""
+    if not path.exists():
+        return
+    recipe = (facts_of(path) or {}).get("recipe")
+    if isinstance(recipe, dict) and digest_of_text(json.dumps(recipe)) in (digest(run.recipe), *run.digests):
+        return
+    whose = f"{recipe.get('name')}, seed {recipe.get('seed')}" if isinstance(recipe, dict) else "unknown"
+    raise OutputError(
+        f"{path} is an exported policy of another run ({whose}). Name another file, or replace it with --force."
+    )
 
 
 Store = Callable[[Path, str], None]
