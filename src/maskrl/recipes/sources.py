@@ -93,8 +93,6 @@ def explain(recipe: Recipe) -> list[Explanation]:
     preset_source = presets.get(recipe.preset, "ours")
 
     def explanation(path: str, value: Any) -> Explanation:
-        if path.startswith("env.kwargs"):  # only users' environments have arguments, whatever their names
-            return Explanation(path, value, *sources["env.kwargs"])
         source, conflict = sources.get(path, Source(f"ours: the paper has no {path}"))
         ours = None
         if path not in usual or value != usual[path]:
@@ -119,11 +117,14 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)
 
-    absent = {"objective": Source("paper, section 4: the Baseline is the agent without MLR")}
-    return [
-        Explanation(path, value, *absent[path]) if path in absent and value is None else explanation(path, value)
-        for path, value in _values(recipe)
-    ]
+    return [_apart(path, value, sources) or explanation(path, value) for path, value in _values(recipe)]
+
+
+def _apart(path: str, value: Any, sources: dict[str, Source]) -> Explanation | None:
+    """The explanation of a missing objective, and of arguments of a user's environment, whatever their names."""
+    if path == "objective" and value is None:
+        return Explanation(path, value, "paper, section 4: the Baseline is the agent without MLR", None)
+    return Explanation(path, value, *sources["env.kwargs"]) if path.startswith("env.kwargs") else None
 
 
 def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
