@@ -208,6 +208,44 @@ def test_environments_have_their_speed_and_stand_beside_random_actions(study: Pa
     assert "0.2 → 0.7, 0.2 → 0.188" in evidence.environments(study, 2)
 
 
+def test_exported_policies_stand_with_what_their_proofs_say(study: Path):
+    assert evidence.exports(study, 1) == "Not exported yet."
+    discrete = {"observations": 1000, "largest_difference": 2.0, "different": 3}
+    box = {"observations": 1000, "largest_difference": 3.456e-7, "different": None}
+    told = [
+        {"task": "gym/b-v0", "proof": discrete | {"returns": [1.5, 2.0], "policy_returns": [1.5, 2.5]}},
+        {"task": "gym/a:B-v0", "proof": box | {"returns": [7.0], "policy_returns": [7.0]}},
+    ]
+    (study / "exports.json").write_text(json.dumps(told))
+    assert evidence.exports(study, 1).splitlines()[2:] == [
+        "| a:B-v0 | 1,000 | 3.5e-07 | – | 1 of 1 |",
+        "| b-v0 | 1,000 | 2 | 3 | 1 of 2, others within 0.5 |",
+    ]
+
+
+def test_published_proofs_are_of_runs_with_scores_and_of_no_machine():
+    file = ROOT / "results" / "own-environments" / "exports.json"
+    with file.with_name("scores.csv").open(newline="") as rows:
+        known = {(row["task"], row["method"], int(row["seed"]), int(row["frames"])) for row in csv.DictReader(rows)}
+    found = json.loads(file.read_text())
+    assert {one["task"] for one in found} == {task for task, *_ in known}
+    for one in found:
+        assert (one["task"], one["method"], one["seed"], one["frames"]) in known
+        assert (one["proof"]["observations"], len(one["proof"]["returns"])) == (1000, 5)
+    assert not any(place in file.read_text() for place in ("/tmp", "/home", "/root", "/work"))
+
+
+def test_the_hours_of_runs_are_by_the_clock_and_of_the_processor(study: Path):
+    rows = ["method,task,seed,frames,score,seconds,cpu_seconds"]
+    for method, clock, processor in (("mlr", 1800, 900), ("baseline", 1080, 720)):
+        rows += [f"{method},gym/a:B-v0,{seed},{at},1,{clock},{processor}" for seed in (1, 2) for at in (10, 20)]
+    (study / "scores.csv").write_text("\n".join([*rows, "mlr,gym/other,1,15,1,9,9", ""]))
+    assert evidence.hours(study, 20) == (
+        "On a:B-v0, one core each, 2 runs of MLR took 1.0 hours (0.5 of processor time) and 2 runs of Baseline took 0.6 hours "
+        "(0.4 of processor time): 0.9 of processor time, 0.5 on each of two cores."
+    )
+
+
 def test_a_figure_shows_scores_below_zero_and_below_one():
     assert evidence._range([-50, 150]) == (-50, 160)
     assert evidence._range([0.2, 0.8]) == (0, pytest.approx(0.84))

@@ -1,6 +1,8 @@
 """What is in the wheel and the sdist, and that the wheel works away from the clone. `make dist-check`: in an empty environment."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,6 +15,9 @@ import pytest
 import maskrl
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import dist_check  # noqa: E402
+
 SOURCES = ROOT / "src" / "maskrl"
 
 
@@ -90,7 +95,7 @@ def test_the_wheel_works_away_from_the_clone(built: dict[str, Path], tmp_path: P
         str(tmp_path / "lib"),
     ]
     subprocess.run([*install, str(built[".whl"])], check=True, capture_output=True)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "lib"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
     def python(*words: str) -> str:
         command = [sys.executable, *words]
@@ -99,12 +104,13 @@ def test_the_wheel_works_away_from_the_clone(built: dict[str, Path], tmp_path: P
         ).stdout
 
     assert str(tmp_path / "lib") in python("-c", "import maskrl; print(maskrl.__file__)")
-    assert "dmcontrol/walker-walk" in python("-m", "maskrl", "recipes", "list")
-    short = (
-        "budget.frames=120",
-        "agent.warmup_decisions=60",
-        "evaluation.every=60",
-        "evaluation.episodes=1",
-        "agent.batch_size=8",
-    )
-    assert "score" in python("-m", "maskrl", "train", "toy/reach", *short, "--run-dir", "run", "--log", "none")
+    for name in dist_check.EXAMPLES:
+        shutil.copy(ROOT / "examples" / name, tmp_path)
+    printed = {words: python(*words) for words in dist_check.COMMANDS}
+    _, listed, trained, _, own, exported, played = printed.values()
+    assert "dmcontrol/walker-walk" in listed
+    assert "score" in trained
+    assert "gym/my_env.py:make_env" in own
+    assert "40 observations of its own play: largest difference of an action 0" in exported
+    assert "the same returns over 2 episodes" in exported
+    assert re.fullmatch(r"episode 0: \d+\.0\n", played)

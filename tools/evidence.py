@@ -206,6 +206,42 @@ def environments(study: Path, last: int) -> str:
     return "\n".join(lines)
 
 
+def exports(study: Path, _: int) -> str:
+    """How closely exported policies agree with their runs: what `maskrl export` stored in each file, by environment."""
+    file = study / "exports.json"
+    if not file.exists():
+        return "Not exported yet."
+    lines = [
+        "| environment | observations | largest difference of the exported policy | other choices | same returns |",
+        "|:---|---:|---:|---:|---:|",
+    ]
+    for one in sorted(json.loads(file.read_text()), key=lambda one: one["task"]):
+        proof = one["proof"]
+        other = "–" if proof["different"] is None else str(proof["different"])
+        both = list(zip(proof["returns"], proof["policy_returns"], strict=True))
+        apart = max(abs(file - policy) for file, policy in both)
+        same = f"{sum(file == policy for file, policy in both)} of {len(both)}"
+        same += f", others within {apart:.1g}" if apart else ""
+        compared = f"{proof['observations']:,} | {proof['largest_difference']:.2g} | {other}"
+        lines.append(f"| {_short(one['task'])} | {compared} | {same} |")
+    return "\n".join(lines)
+
+
+def hours(study: Path, at: int) -> str:
+    """One sentence: what all runs to this time took, by the clock and of processor time."""
+    with (study / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["frames"]) == at]
+    (task,) = {row["task"] for row in rows}
+    told, whole = [], 0.0
+    for method in METHODS:
+        runs = [row for row in rows if row["method"] == method]
+        clock, processor = (sum(float(row[name]) for row in runs) / 3600 for name in ("seconds", "cpu_seconds"))
+        told.append(f"{len(runs)} runs of {NAMES[method]} took {clock:.1f} hours ({processor:.1f} of processor time)")
+        whole += processor
+    start = f"On {_short(task)}, one core each, {_listed(told)}"
+    return f"{start}: {whole:.1f} of processor time, {whole / 2:.1f} on each of two cores."
+
+
 def curves(study: Path, _: int) -> str:
     """The figure of a study."""
     if not (study / "scores.csv").exists():
@@ -399,6 +435,8 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "gate": gate,
     "speed": speed,
     "environments": environments,
+    "exports": exports,
+    "hours": hours,
     "curves": curves,
     "sentence": sentence,
     "probes": probes,

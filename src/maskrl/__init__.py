@@ -10,6 +10,7 @@ Train, read the scores, use the policy:
     policy = maskrl.load(run.path)        # needs no simulator
     policy.reset(); policy.act(frame)     # frame: uint8 (c, H, W)
     policy.encode(frames)                 # latent states
+    maskrl.export(run.path, "policy.onnx")  # one file for onnxruntime
 
 Use an objective in your own agent (needs only torch):
 
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 from maskrl import threads as threads  # before torch: it sets how torch's threads wait
 
 if TYPE_CHECKING:
-    from maskrl.api import Policy, Recipe, Run, check_env, load, recipe, train
+    from maskrl.api import Policy, Recipe, Run, check_env, export, load, recipe, train
     from maskrl.nn.augment import AugmentConfig, View
     from maskrl.nn.clip import Clip, over_time
     from maskrl.nn.encoders import ControlEncoder, Encoder, NatureEncoder
@@ -56,7 +57,7 @@ __version__ = "0.2.0"
 
 # Imported at first use: `maskrl --help` must not wait for torch.
 _HOMES = {
-    "maskrl.api": ("Policy", "Recipe", "Run", "check_env", "load", "recipe", "train"),
+    "maskrl.api": ("Policy", "Recipe", "Run", "check_env", "export", "load", "recipe", "train"),
     "maskrl.nn.augment": ("AugmentConfig", "View"),
     "maskrl.nn.clip": ("Clip", "over_time"),
     "maskrl.nn.encoders": ("ControlEncoder", "Encoder", "NatureEncoder"),
@@ -103,6 +104,7 @@ __all__ = [
     "View",
     "Views",
     "check_env",
+    "export",
     "host_for",
     "load",
     "over_time",

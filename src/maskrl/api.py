@@ -1,7 +1,9 @@
 """The Python API: find a recipe by name, train it, and load its policy."""
 
+import sys
 import threading
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from maskrl.cost.forecast import forecast
 from maskrl.envs.gym import Factory
 from maskrl.recipes import AnyProfile
 from maskrl.recipes.schema import Recipe
+from maskrl.runs import export as exporting
 from maskrl.runs import loop
 from maskrl.runs.check import check_env
 from maskrl.runs.directory import Run, default_path
@@ -21,7 +24,7 @@ from maskrl.runs.policy import Policy, load
 from maskrl.runs.signals import Stopped
 from maskrl.runs.terminal import Terminal
 
-__all__ = ["Policy", "Recipe", "Run", "check_env", "load", "recipe", "train"]
+__all__ = ["Policy", "Recipe", "Run", "check_env", "export", "load", "recipe", "train"]
 
 
 def recipe(
@@ -79,3 +82,36 @@ def train(
             )
             raise KeyboardInterrupt(f"{how} in {path}. The same call continues it.") from None
     return run
+
+
+def export(
+    run: str | Path | Run,
+    out: str | Path,
+    *,
+    encoder: EncoderFactory | None = None,
+    env: str | None = None,
+    trust: bool = False,
+    episodes: int = 5,
+    observations: int = 1000,
+    force: bool = False,
+) -> exporting.Proof:
+    """Write the policy of a run to policy.onnx or policy.pt2, and check that its actions are the same: `maskrl export`.
+
+    Returns the result of the check, which the file stores, too. The check plays in the run's environment, if this user trained
+    it on this machine or `trust`; in `env`, such as "my_env.py:make_env"; otherwise it compares actions on random pictures.
+    `encoder`: the class of the run's encoder, if it is your own module. `force` replaces files that are not an export of this run.
+    """
+    path, opened = Path(out), run if isinstance(run, Run) else Run.open(Path(run))
+    exporting.require_format(path)
+    exporting.require_place(path, opened, force=force)
+    policy, played = load(opened.path, encoder=encoder), opened.recipe
+    if env is not None:
+        other: Any = played.env.made_from(env)
+        played = replace(played, env=other)
+    elif trust:
+        played.env.allow()
+    with redirect_stdout(sys.stderr):  # an environment may print
+        _, proof = exporting.write_checked(
+            path, policy, opened.recipe, played=played, episodes=episodes, observations=observations
+        )
+    return proof

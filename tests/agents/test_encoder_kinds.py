@@ -14,8 +14,10 @@ from maskrl.agents.base import Spaces
 from maskrl.agents.encoders import ImpalaEncoderConfig, NatureEncoderConfig, OwnEncoderConfig, _given
 from maskrl.files import RunError
 from maskrl.nn.encoders import ImpalaEncoder, NatureEncoder, OwnEncoder
+from maskrl.outputs import OutputError
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import as_json
+from maskrl.runs.export import Proof, facts_of
 
 REACH = (
     *("budget.frames=24", "evaluation.every=24", "evaluation.episodes=1", "checkpoint_every=12", "threads=1"),
@@ -98,6 +100,27 @@ def test_a_module_of_ones_own_learns_and_is_loaded(tmp_path: Path):
     with pytest.raises(RunError, match=r"This run's encoder is .*Small, a class of your own.*encoder=Small"):
         maskrl.load(run.path)
     assert (maskrl.load(run.path, encoder=known).act(frame) == policy.act(frame)).all()
+
+
+def test_a_run_with_a_module_of_ones_own_is_exported_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    recipe = maskrl.recipe("toy/reach", *REACH, encoder=Small)
+    run, out = maskrl.train(recipe, tmp_path / "run", []), tmp_path / "new" / "policy.onnx"
+    monkeypatch.delitem(_given, recipe.agent.encoder.name)  # as in another process
+    with pytest.raises(RunError, match=r"maskrl\.export\(run"):
+        maskrl.export(run, out)
+    assert not out.exists()
+    proof = maskrl.export(run.path, str(out), encoder=Small, observations=30, episodes=1)
+    assert (proof.on, proof.observations) == ("observations of its own play", 30)
+    assert proof.largest_difference < 1e-5
+    assert proof.returns == pytest.approx(proof.policy_returns)
+    stored = facts_of(out)
+    assert stored is not None
+    assert Proof(**stored["proof"])._replace(returns=proof.returns, policy_returns=proof.policy_returns) == proof
+    other = tmp_path / "other.onnx"
+    other.write_text("notes")
+    with pytest.raises(OutputError, match="exists already"):
+        maskrl.export(run, other, encoder=Small)
+    assert other.read_text() == "notes"
 
 
 def test_what_is_no_encoder_is_refused():

@@ -1,12 +1,17 @@
 """Any Gymnasium environment: what it shows becomes frames, an agent's action becomes its own, and bad ones are refused."""
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
+import maskrl
 import own_env
 from maskrl.envs import Gym, consent
 from maskrl.envs.actions import Actions
@@ -220,8 +225,48 @@ def test_an_id_that_is_not_there_names_the_nearest():
     pytest.importorskip("minigrid")
     with pytest.raises(EnvironmentRefusedError, match="did you mean gym/MiniGrid-Empty-5x5-v0"):
         Gym.named("MiniGird-Empty-5x5-v0").open()  # of a package that is imported for this only
-    with pytest.raises(EnvironmentRefusedError, match="No module named 'no_such_package'"):
+    with pytest.raises(EnvironmentRefusedError, match=r"No module named 'no_such_package'$"):  # no line of importlib
         Gym.named("no_such_package:Thing-v0").open()
+
+
+PACKAGE = """
+import gymnasium
+gymnasium.register("{name}/Mine-v0", entry_point="own_env:Dot", kwargs={{"length": 7}})
+"""
+
+
+def test_an_id_of_a_module_is_registered_by_its_import(tmp_path, monkeypatch):
+    (tmp_path / "my_package.py").write_text(PACKAGE.format(name="my_package"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = Gym.named("my_package:my_package/Mine-v0").make(seed=1, training=True)
+    env.reset(seed=1)
+    action = np.zeros(2, np.float32)
+    assert [env.step(action)[3] for _ in range(7)] == [False] * 6 + [True]
+
+
+def test_a_module_of_the_current_folder_can_be_named_on_the_command_line(tmp_path):
+    """The console script has its own folder on the import path, and not the current one; an installed package comes first."""
+    (tmp_path / "my_module.py").write_text(PACKAGE.format(name="my_module"))
+    (tmp_path / "gymnasium.py").write_text("raise ValueError('not the installed one')\n")
+    words = ["recipes", "show", "gym/my_module:my_module/Mine-v0", "--json"]
+    script = "import sys; sys.path[:1] = []; from maskrl.cli import main; main(sys.argv[1:])"
+    path = os.pathsep.join([str(Path(maskrl.__file__).parents[1]), str(FILE.parent)])
+
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout + done.stderr
+
+    assert json.loads(said(*words))["env"]["task"] == "my_module:my_module/Mine-v0"
+    # Nothing else is looked for there. Packages that may have an id are imported to name the nearest, if they are installed.
+    (tmp_path / "metaworld.py").write_text("open('ran', 'w').close()\n")
+    assert "is not registered" in said("recipes", "show", "gym/no_such_id-v0")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_file_that_cannot_be_imported_is_named_with_its_line(tmp_path):
@@ -280,8 +325,6 @@ def test_what_this_user_trained_here_runs_again_and_a_changed_file_does_not(tmp_
     monkeypatch.setenv(consent.INHERITED, "")  # another process
     config.make(seed=1, training=False).close()
     path.write_text(path.read_text() + "\n# changed\n")
-    import sys
-
     for name in [name for name in sys.modules if name.startswith("maskrl_env_mine")]:
         del sys.modules[name]
     with pytest.raises(EnvironmentRefusedError, match="has changed since the run was made"):

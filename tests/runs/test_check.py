@@ -1,6 +1,8 @@
 """`maskrl check`: what is wrong with an environment, before anybody trains on it."""
 
 import mmap
+import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,21 @@ def test_one_that_hangs_or_ends_its_process_is_told(tmp_path):
     hangs, crashes = (maskrl.check_env(f"{bad}:{name}", timeout=30)[2][0] for name in ("hangs", "crashes"))
     assert "no answer for 30 seconds" in hangs.seen
     assert "exit code 7" in crashes.seen
+
+
+class Ends(own_env.Dot):
+    def step(self, action):
+        if multiprocessing.parent_process() is None:
+            raise AssertionError("played in the caller's process")
+        os._exit(7)
+
+
+def test_a_callable_plays_in_a_process_of_its_own_if_another_can_import_it():
+    assert "exit code 7" in found(Ends)["environment"].seen
+    good = found(own_env.Dot)
+    assert "process" not in good
+    assert good["determinism"].verdict == "good"
+    here = found(lambda: own_env.Dot())["process"]
+    assert here.verdict == "look"
+    assert "played in this process" in here.seen
+    assert "FILE.py:FUNCTION" in here.fix

@@ -82,6 +82,12 @@ def test_every_value_has_a_source(profile, arguments):
     assert not overridden
 
 
+@pytest.mark.parametrize(("arguments", "path", "value"), [([], "", {}), (["env.kwargs.choices=3"], ".choices", 3)])
+def test_arguments_of_the_constructor_are_explained_also_if_there_are_none(arguments, path, value):
+    found = [line for line in recipes.explain(own(*arguments)) if line.path.startswith("env.kwargs")]
+    assert found == [(f"env.kwargs{path}", value, "of the constructor: env.kwargs.NAME=VALUE", None)]
+
+
 def test_runs_are_told_apart_without_their_environment():
     assert method_of(own("objective.mask.ratio=0.3")) == "mlr objective.mask.ratio=0.3"
     assert method_of(own(method="baseline")) == "baseline"
@@ -272,6 +278,58 @@ def test_an_export_never_replaces_what_is_not_one(tmp_path, capsys):
         main(["export", str(run.path), "--out", str(out)])
     assert "not an earlier output" in capsys.readouterr().err
     assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_an_export_of_another_run_is_replaced_only_on_request(tmp_path, capsys, ending):
+    short = ("budget.frames=20", "evaluation.every=20")
+    mine, other = (trained(tmp_path / f"run{seed}", own(*SAC, *short, f"seed={seed}"))[0] for seed in (1, 2))
+    out, quick = tmp_path / f"policy.{ending}", ("--observations", "5", "--episodes", "0")
+    main_ends("export", str(mine.path), "--out", str(out), *quick)
+    main_ends("export", str(mine.path), "--out", str(out), *quick)  # the same run: a newer checkpoint, perhaps
+    before = out.read_bytes()
+    with pytest.raises(SystemExit):
+        main(["export", str(other.path), "--out", str(out), *quick])
+    assert f"{out} is an exported policy of another run (gym/own_env.py:make_env, seed 1)" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    main_ends("export", str(other.path), "--out", str(out), *quick, "--force")
+    facts = export.facts_of(out)
+    assert facts is not None
+    assert facts["recipe"]["seed"] == 2
+
+
+def test_an_extended_run_may_replace_its_earlier_export(tmp_path):
+    run, _ = trained(tmp_path / "run", own(*SAC, "budget.frames=20", "evaluation.every=20"))
+    out, quick = tmp_path / "policy.pt2", ("--observations", "5", "--episodes", "0")
+    main_ends("export", str(run.path), "--out", str(out), *quick)
+    main_ends("extend", str(run.path), "budget.frames=40", "--log", "none")
+    main_ends("export", str(run.path), "--out", str(out), *quick)
+    facts = export.facts_of(out)
+    assert facts is not None
+    assert facts["trained"]["frames"] == 40
+
+
+def test_an_export_that_cannot_be_checked_changes_nothing(tmp_path, monkeypatch):
+    """The check plays in the environment, which may fail; then the file of before is still there, and no other."""
+    run, _ = trained(tmp_path / "run", own(*SAC, "budget.frames=20", "evaluation.every=20"))
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / "policy.pt2"
+    main_ends("export", str(run.path), "--out", str(out), "--observations", "5", "--episodes", "0")
+    before = out.read_bytes()
+
+    def fails(*_: object) -> None:
+        raise KeyError("gripper")
+
+    monkeypatch.setattr(sys.modules[type(own_env_of(run)).__module__].Dot, "step", fails)
+    with pytest.raises((SystemExit, KeyError)):
+        main(["export", str(run.path), "--out", str(out)])
+    assert out.read_bytes() == before
+    assert list(out.parent.iterdir()) == [out]
+
+
+def own_env_of(run: Run) -> gym.Env:
+    """The environment of the run's file, which is a module of its own, not this test's `own_env`."""
+    return run.recipe.env.open().unwrapped
 
 
 def main_ends(*words: str) -> None:

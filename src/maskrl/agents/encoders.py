@@ -155,7 +155,8 @@ class OwnEncoderConfig(EncoderConfig):
         if factory is None:
             raise RunError(
                 f"This run's encoder is {self.name}, a class of your own, which maskrl does not import by itself. Pass it: "
-                f"maskrl.load(run, encoder={self.name.rpartition('.')[2]}), or maskrl.recipe(…, encoder=…) to train."
+                f"maskrl.load(run, encoder={self.name.rpartition('.')[2]}), maskrl.export(run, file, encoder=…) to export, or "
+                "maskrl.recipe(…, encoder=…) to train."
             )
         return OwnEncoder(factory(obs_shape), obs_shape, self.name)
 

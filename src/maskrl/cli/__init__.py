@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with suppress(OSError, ValueError):  # closed or redirected
                 stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
+    if any(map(_names_a_module, words)) and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # at the end: a file in this folder must not replace an installed package
     try:
         try:
             app([_as_path(word) for word in words], prog_name="maskrl")
@@ -69,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"maskrl: {error.filename}: {error.strerror}.", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _names_a_module(word: str) -> bool:
+    """Whether the user names a module to import, as in gym/my_package:MyEnv-v0. It may be in the current folder."""
+    return (word.startswith("gym/") and ":" in word) or word.startswith("env.wrappers=")
 
 
 def _as_path(word: str) -> str:

@@ -2,19 +2,13 @@
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from maskrl.cli.words import Force, OtherEnv, Trust, command, consented, print_rows, refusing
 from maskrl.words import size
-
-if TYPE_CHECKING:
-    from maskrl.recipes.schema import Recipe
-    from maskrl.runs.export import Proof
-    from maskrl.runs.policy import Policy
 
 
 def export(
@@ -35,25 +29,22 @@ def export(
     $ maskrl export RUN --out policy.onnx
     $ maskrl export RUN --out policy.pt2 --episodes 0
     """
-    from maskrl.outputs import POLICY, OutputError, require_output
+    from maskrl.outputs import OutputError
     from maskrl.runs import export as exporting
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.policy import policy_of
 
     with refusing(RunError, ValueError, ModuleNotFoundError, OutputError):
         exporting.require_format(out)
-        require_output(out, POLICY, force=force)
         opened = Run.open(run)
+        exporting.require_place(out, opened, force=force)
         recipe = consented(opened.recipe, env, trust)
         state = opened.newest(lambda text: print(f"maskrl: {text}", file=sys.stderr), older=True)
         policy = policy_of(opened.recipe, state)
-    told = exporting.about(policy, opened.recipe)
     with refusing(OSError), redirect_stdout(sys.stderr):  # an environment may print
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write = exporting.convert(policy, out)
-        write(told)
-        proof = _proof(out, policy, recipe, episodes, observations)
-        write(told | {"proof": proof._asdict()})
+        told, proof = exporting.write_checked(
+            out, policy, opened.recipe, played=recipe, episodes=episodes, observations=observations
+        )
     print(f"{title(recipe)}, checkpoint at {policy.clock.frames:,} frames")
     print_rows(
         {
@@ -80,15 +71,3 @@ def _about(actions: dict[str, Any]) -> dict[str, str]:
         bounds = ", ".join(f"{low:g}…{high:g}" for low, high in zip(actions["low"], actions["high"], strict=True))
         return {"action": f"float32 of shape {tuple(actions['shape'])}: {bounds}"}
     return {"action": f"int64: {' × '.join(map(str, actions['counts']))} choices"}
-
-
-def _proof(out: Path, policy: "Policy", recipe: "Recipe", episodes: int, observations: int) -> "Proof":
-    from maskrl.runs import export as exporting
-    from maskrl.runs.loop import EVALUATION_SEED
-
-    play = exporting.player(out)
-    if not recipe.env.is_trusted:
-        return exporting.prove_on_noise(play, policy, observations=min(observations, 100))
-    quiet = replace(recipe, overlap=False)
-    seed = recipe.seed + EVALUATION_SEED
-    return exporting.prove(play, policy, quiet, observations=observations, episodes=episodes, seed=seed)

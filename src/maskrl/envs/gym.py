@@ -540,9 +540,10 @@ def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[
 
 
 def _failed(what: str, error: BaseException) -> str:
-    """An error's text with its place: the innermost line that is not in maskrl."""
+    """An error's text with its place: the innermost line that is neither in maskrl nor in Python's own import."""
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ is not None else []
-    theirs = [frame for frame in frames if not frame.filename.startswith(("<", str(Path(__file__).parent)))]
+    ours = tuple(str(Path(str(file)).parent) for file in (__file__, importlib.__file__))
+    theirs = [frame for frame in frames if not frame.filename.startswith(("<", *ours))]
     place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     return f"{what}: {type(error).__name__}: {error}{place}"
 

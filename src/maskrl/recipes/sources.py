@@ -1,5 +1,6 @@
 """The source of every value of a recipe, and sources that disagree. The table is `data/values.csv`."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -118,8 +119,19 @@ def explain(recipe: Recipe) -> list[Explanation]:
             ours = f"ours: the paper does not have {task}; its default for tasks"
         return Explanation(path, value, ours or source, None if ours else conflict)
 
-    absent = {"objective": Source("paper, section 4: the Baseline is the agent without MLR")}
-    return [
-        Explanation(path, value, *absent[path]) if path in absent and value is None else explanation(path, value)
-        for path, value in leaves(recipe).items()
-    ]
+    return [_apart(path, value, sources) or explanation(path, value) for path, value in _values(recipe)]
+
+
+def _apart(path: str, value: Any, sources: dict[str, Source]) -> Explanation | None:
+    """The explanation of a missing objective, and of arguments of a user's environment, whatever their names."""
+    if path == "objective" and value is None:
+        return Explanation(path, value, "paper, section 4: the Baseline is the agent without MLR", None)
+    return Explanation(path, value, *sources["env.kwargs"]) if path.startswith("env.kwargs") else None
+
+
+def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """Every value by its path. Arguments of an environment are one value if there are none."""
+    for path, value in leaves(recipe).items():
+        if path == "env.wrappers" and not getattr(recipe.env, "kwargs", None):
+            yield "env.kwargs", {}
+        yield path, value

@@ -68,12 +68,20 @@ def check_env(
 ) -> tuple[Recipe | None, Sample | None, list[Finding]]:
     """Return the recipe of an environment, a sample of some hundred decisions, and the findings.
 
-    It plays in a separate process, which is killed after `timeout` seconds without an answer. A callable plays in this process.
+    It plays in a separate process, which is killed after `timeout` seconds without an answer. A callable that another process
+    cannot import by its name (a lambda, a closure, a function of the main script) plays in this process, without a time limit; the
+    findings say so. A script must call this under `if __name__ == "__main__":`, because the other process imports it again.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) and not _is_importable(name):
         recipe = recipes.resolve(name, overrides)
         sample = play(recipe)
-        return recipe, sample, findings(recipe, sample)
+        alone = Finding(
+            "process",
+            f"played in this process: another cannot import {getattr(recipe.env, 'task', name)}",
+            "look",
+            "If it hangs or crashes, so does this process. Name it as FILE.py:FUNCTION to avoid this.",
+        )
+        return recipe, sample, [*findings(recipe, sample), alone]
     context = multiprocessing.get_context("spawn")  # torch's threads and OpenGL's contexts do not survive a fork
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(theirs, name, overrides), daemon=True)
@@ -92,7 +100,9 @@ def check_env(
         process.join(5)
         words, fix = (
             f"its process ended with exit code {process.exitcode}",
-            "Its native code crashed: run the environment alone to find out why.",
+            'Run the environment alone to find out why. A script must call check_env under `if __name__ == "__main__":`.'
+            if process.exitcode == 1
+            else "Its native code crashed: run the environment alone to find out why.",
         )
     finally:
         process.kill()
@@ -100,7 +110,15 @@ def check_env(
     return None, None, [Finding("environment", words, "bad", fix)]
 
 
-def _answer(pipe: Connection, name: str, overrides: Sequence[str]) -> None:
+def _is_importable(factory: Factory) -> bool:
+    """Whether another process finds this function or class by its name. Those of the main script would run the script again."""
+    found: Any = sys.modules.get(getattr(factory, "__module__", None) or "")
+    for part in getattr(factory, "__qualname__", "<nameless>").split("."):
+        found = getattr(found, part, None)
+    return found is factory and factory.__module__ != "__main__"
+
+
+def _answer(pipe: Connection, name: str | Factory, overrides: Sequence[str]) -> None:
     """The main function of the other process."""
     die_with_parent()
     try:

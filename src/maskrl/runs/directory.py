@@ -224,11 +224,12 @@ class Run(RunFiles):
         there = (self.path / "recipe.json").exists()
         return digest_of_text(read_text(self.path, "recipe.json")) if there else digest(self.recipe)
 
-    def _earlier_digests(self) -> list[str]:
-        """Digests of the recipes before the run was extended; checkpoints from then remain valid."""
+    @property
+    def digests(self) -> list[str]:
+        """Its digest, and those of the recipes before the run was extended; checkpoints from then remain valid."""
         earlier = self.versions().get("extended", [])
         known = [one.get("recipe") for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
-        return [digest for digest in known if isinstance(digest, str)]
+        return [self.digest, *(digest for digest in known if isinstance(digest, str))]
 
     @property
     def checkpoints(self) -> Path:
@@ -301,7 +302,7 @@ class Run(RunFiles):
                 f"{path} has format {content.format}; this needs format {' or '.join(map(str, formats))}. Use the version that "
                 f"the run was made with: {self.maker}."
             )
-        if content.recipe not in (self.digest, *self._earlier_digests()):
+        if content.recipe not in self.digests:
             raise RunError(
                 f"{path} is of another recipe ({content.recipe}, here {self.digest}). Remove it from this directory; the "
                 "previous checkpoint will be used."

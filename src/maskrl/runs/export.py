@@ -11,9 +11,10 @@ import logging
 import math
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,10 @@ from maskrl.envs.base import Pad, episode_seed, require_extra
 from maskrl.envs.gym import Outside
 from maskrl.envs.pixels import GREY, Picture, area_weights
 from maskrl.nn.layers import Convolutions
-from maskrl.recipes.schema import Recipe, as_json
+from maskrl.outputs import POLICY, OutputError, require_output
+from maskrl.recipes.schema import Recipe, as_json, digest, digest_of_text
+from maskrl.runs.directory import Run
+from maskrl.runs.loop import EVALUATION_SEED
 from maskrl.runs.policy import Policy
 from maskrl.words import count
 
@@ -170,6 +174,74 @@ def convert(policy: Policy, path: Path) -> Callable[[dict[str, Any]], None]:
             aside.unlink(missing_ok=True)
 
     return write
+
+
+def write_checked(
+    path: Path, policy: Policy, recipe: Recipe, *, played: Recipe, episodes: int, observations: int
+) -> tuple[dict[str, Any], "Proof"]:
+    """Write the policy of a run with its facts and its check, which plays in the environment of `played`. Returns both."""
+    told = about(policy, recipe)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        write = convert(policy, file)
+        write(told)
+        play = player(file)
+        if played.env.is_trusted:
+            quiet, seed = replace(played, overlap=False), played.seed + EVALUATION_SEED
+            proof = prove(play, policy, quiet, observations=observations, episodes=episodes, seed=seed)
+        else:
+            proof = prove_on_noise(play, policy, observations=min(observations, 100))
+        write(told | {"proof": proof._asdict()})
+    return told, proof
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside the path to write and check; it replaces the path at the end, unless there was an error."""
+    aside = path.with_name(f".{path.stem}.{os.getpid()}.unchecked{path.suffix}")
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def facts_of(path: Path) -> dict[str, Any] | None:
+    """The facts stored in an exported file; None if there are none. Runs no code of the file."""
+    try:
+        if path.suffix == ".pt2":
+            with zipfile.ZipFile(path) as archive:
+                (name,) = (name for name in archive.namelist() if name.endswith(f"/{KEY}"))
+                told = archive.read(name)
+        else:
+            import onnx
+
+            props = onnx.load(path, load_external_data=False).metadata_props
+            told = next(prop.value for prop in props if prop.key == KEY).encode()
+        facts = json.loads(told)
+    except Exception:  # a damaged file, or one of another program
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def require_place(path: Path, run: Run, *, force: bool) -> None:
+    """Raise an error if the path has something other than an earlier export of this run. `force`: allow any file."""
+    require_output(path, POLICY, force=force)
+    if not force:
+        require_same_run(path, run)
+
+
+def require_same_run(path: Path, run: Run) -> None:
+    """Raise an error if there is an exported policy of another run at this path."""
+    if not path.exists():
+        return
+    recipe = (facts_of(path) or {}).get("recipe")
+    if isinstance(recipe, dict) and digest_of_text(json.dumps(recipe)) in (digest(run.recipe), *run.digests):
+        return
+    whose = f"{recipe.get('name')}, seed {recipe.get('seed')}" if isinstance(recipe, dict) else "unknown"
+    raise OutputError(
+        f"{path} is an exported policy of another run ({whose}). Name another file, or replace it with --force."
+    )
 
 
 Store = Callable[[Path, str], None]
