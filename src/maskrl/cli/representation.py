@@ -115,10 +115,10 @@ def pretrain(
     $ maskrl pretrain RUN --out pretrained --transitions 20000 --updates 5000
     """
     from maskrl import recipes
+    from maskrl.files import EnvironmentFailedError
     from maskrl.representation import pretrain as pretraining
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.signals import Stopped
-    from maskrl.runs.world import EnvironmentFailedError
 
     again = command("pretrain", str(run), out=out, transitions=transitions, updates=updates)
     with refusing(RunError, ValueError):

@@ -199,11 +199,11 @@ def first() -> str:
 @contextmanager
 def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
     """Print how an unfinished run ended, and the command that continues it."""
+    from maskrl.files import EnvironmentFailedError
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import RunError
     from maskrl.runs.signals import Stopped
-    from maskrl.runs.world import EnvironmentFailedError
 
     try:
         with refusing(RunError, NothingToDrawError):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.config import Config
+from maskrl.files import EnvironmentFailedError
 
 Frame = NDArray[np.uint8]  # (C, H, W)
 Pad = Literal["repeat", "zero"]  # frames before an episode's first one: that frame repeated, or black
@@ -143,6 +144,11 @@ def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
     tell = getattr(env.unwrapped, "state", None)  # in some of Gymnasium's environments it is an array
     state = tell() if callable(tell) else None
     return state if isinstance(state, dict) else None
+
+
+def words_of(error: Exception) -> str:
+    """An error as text, for processes that cannot send every error. One of the user's code has its own words and place."""
+    return str(error) if isinstance(error, EnvironmentFailedError) else f"{type(error).__name__}: {error}"
 
 
 def require_extra(module: str, extra: str) -> None:

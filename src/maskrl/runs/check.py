@@ -20,6 +20,7 @@ from maskrl import recipes
 from maskrl.agents.base import Spaces
 from maskrl.envs.base import episode_seed
 from maskrl.envs.gym import Factory
+from maskrl.files import EnvironmentFailedError
 from maskrl.machine import die_with_parent
 from maskrl.recipes.schema import Recipe
 from maskrl.words import count, number, size
@@ -72,7 +73,10 @@ def check_env(
     """
     if not isinstance(name, str):
         recipe = recipes.resolve(name, overrides)
-        sample = play(recipe)
+        try:
+            sample = play(recipe)
+        except EnvironmentFailedError as error:
+            return None, None, [_failure(str(error))]
         return recipe, sample, findings(recipe, sample)
     context = multiprocessing.get_context("spawn")  # torch's threads and OpenGL's contexts do not survive a fork
     ours, theirs = context.Pipe()
@@ -85,7 +89,7 @@ def check_env(
             if kind == "done":
                 return (*value, findings(*value))
             if kind == "refused":
-                return None, None, [Finding("environment", value, "bad", "fix this error")]
+                return None, None, [_failure(value)]
         words = f"no answer for {timeout:g} seconds"
         fix = "Find what it waits for; a run kills it after env.timeout seconds with overlap=true."
     except EOFError:
@@ -100,6 +104,10 @@ def check_env(
     return None, None, [Finding("environment", words, "bad", fix)]
 
 
+def _failure(words: str) -> Finding:
+    return Finding("environment", words, "bad", "fix this error")
+
+
 def _answer(pipe: Connection, name: str, overrides: Sequence[str]) -> None:
     """The main function of the other process."""
     die_with_parent()
@@ -108,7 +116,7 @@ def _answer(pipe: Connection, name: str, overrides: Sequence[str]) -> None:
         pipe.send(("made", None))
         pipe.send(("done", (recipe, play(recipe, lambda: pipe.send(("alive", None))))))
     except Exception as error:
-        ours = isinstance(error, ValueError | ModuleNotFoundError)
+        ours = isinstance(error, ValueError | ModuleNotFoundError | EnvironmentFailedError)
         pipe.send(("refused", str(error) if ours else f"{type(error).__name__}: {error}"))
 
 
@@ -133,7 +141,8 @@ def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -
     """Play uniformly random actions, then repeat the first of them in the same environment and in a fresh one."""
     counter: Any = _Counter()
     with redirect_stdout(counter), closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
-        inner = getattr(env.unwrapped, "_env", env)
+        own: Any = env.unwrapped
+        own.prints, inner = counter, getattr(own, "_env", env)
         sample = Sample(str(inner.observation_space), str(inner.action_space))
         sample.beside = _numbers(env.metadata.get("outside") or {})
         memory, begun = None, time.perf_counter()

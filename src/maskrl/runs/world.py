@@ -16,16 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.agents.base import Action, Spaces
-from maskrl.envs.base import episode_seed
+from maskrl.envs.base import episode_seed, words_of
 from maskrl.envs.subprocess import SubprocessEnv
+from maskrl.files import EnvironmentFailedError
 from maskrl.recipes.schema import Recipe
 
 T = TypeVar("T")
 Tell = Callable[[str], None]  # takes a sentence for the log and the terminal
-
-
-class EnvironmentFailedError(Exception):
-    """The environment raised an error or returned invalid values, twice: the run cannot continue."""
 
 
 class Step(NamedTuple):
@@ -232,4 +229,4 @@ class World:
 
 
 def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(".: ")
+    return words_of(error).rstrip(".: ")
