@@ -124,6 +124,36 @@ def test_a_callable_can_be_trained_and_continued(tmp_path):
     assert Run.open(tmp_path / "run").recipe == recipe
     with pytest.raises(ValueError, match="overlap=true puts the environment into a separate process"):
         maskrl.train(replace(recipe, overlap=True), tmp_path / "other", [])
+    with pytest.raises(
+        ValueError, match=r"env\.timeout=60 puts the environment into a separate process, which cannot import"
+    ):
+        maskrl.train(replace(recipe, env=replace(recipe.env, timeout=60.0)), tmp_path / "third", [])
+
+
+HANGS = """
+import multiprocessing, os, time
+import own_env
+
+class Hangs(own_env.Dot):
+    def step(self, action):
+        apart = multiprocessing.parent_process() is not None  # not an evaluation, which plays in the run's process
+        if apart and self.steps == 11 and os.path.exists(__file__ + ".hang"):
+            os.unlink(__file__ + ".hang")
+            time.sleep(600)
+        return super().step(action)
+"""
+
+
+def test_a_time_limit_alone_kills_an_environment_that_hangs_and_changes_no_bit(tmp_path):
+    mine, hang = tmp_path / "mine.py", tmp_path / "mine.py.hang"
+    mine.write_text(HANGS)
+    short = [*SAC, "budget.frames=60"]
+    whole, _ = trained(tmp_path / "whole", maskrl.recipe(f"{mine}:Hangs", *short, profile="lite"))
+    hang.touch()
+    run, _ = trained(tmp_path / "run", maskrl.recipe(f"{mine}:Hangs", *short, "env.timeout=8", profile="lite"))
+    assert not hang.exists()
+    assert any("did not answer for 8 seconds and was killed" in event["text"] for event in run.events("note"))
+    assert same_end(whole, run)
 
 
 def test_a_policy_takes_pictures_and_answers_in_the_environments_own_range(tmp_path):

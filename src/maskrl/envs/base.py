@@ -31,7 +31,7 @@ class EnvConfig(Config):
     size: int  # pixels along each side of a frame
     frame_stack: int
     # Maximum seconds of a reset or a step. A process that does not answer in time is killed, and restored by replaying its actions.
-    # Does not change results.
+    # Does not change results. Any other value than the default puts the environment into a separate process.
     timeout: float = 300.0
     parallel: int = 1  # environments to collect in at once, each in a separate process
 

@@ -91,7 +91,7 @@ def check_env(
             if kind == "refused":
                 return None, None, [_failure(value)]
         words = f"no answer for {timeout:g} seconds"
-        fix = "Find what it waits for; a run kills it after env.timeout seconds with overlap=true."
+        fix = "Find what it waits for; a run with env.timeout=60 kills it after 60 seconds and restores it."
     except EOFError:
         process.join(5)
         words, fix = (

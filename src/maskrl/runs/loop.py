@@ -29,8 +29,7 @@ def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: thr
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
         recipe.env.trust()  # the user agreed when the run was created
-        apart = recipe.overlap or recipe.env.parallel > 1
-        patience = recipe.env.timeout * (2 if apart else 1)  # a separate process has its own time-out
+        patience = recipe.env.timeout * (2 if recipe.is_apart else 1)  # a separate process has its own time-out
         with stopping(stop) as asked, watchdog(run, (*state.worlds, state.players), patience):
             for world in state.worlds:
                 world.is_stopping = lambda: bool(asked)

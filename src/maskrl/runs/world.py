@@ -185,13 +185,14 @@ class World:
 
     def _make(self) -> gym.Env[Any, Any]:
         recipe, seed = self._recipe, self._recipe.seed + self._place
-        if recipe.overlap or recipe.env.parallel > 1:
+        if recipe.is_apart:
             if not recipe.env.is_portable:
-                wanted = "overlap=true" if recipe.overlap else f"env.parallel={recipe.env.parallel}"
+                name = "parallel" if recipe.env.parallel > 1 else "timeout"
+                wanted = "overlap=true" if recipe.overlap else f"env.{name}={getattr(recipe.env, name):g}"
                 raise ValueError(
                     f"{wanted} puts the environment into a separate process, which cannot import {recipe.env.task}: it is a "
-                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false and "
-                    "env.parallel=1."
+                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false, "
+                    f"env.parallel=1 and env.timeout={type(recipe.env).timeout:g}."
                 )
             timeout = recipe.env.timeout
             return SubprocessEnv(
