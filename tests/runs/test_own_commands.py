@@ -132,3 +132,32 @@ def test_a_reward_that_is_no_number_stops_a_run_and_loses_nothing(tmp_path: Path
     run = Run.open(tmp_path / "run")
     assert run.status == "failed"
     assert run.newest(lambda _: None, older=True)["position"]["decisions"] == 6  # all that was before it
+
+
+def test_the_run_of_a_stranger_is_probed_shown_and_pretrained_in_ones_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The refusal names --env, so every command that it ends must take it; only a run's own environment can continue it."""
+    monkeypatch.chdir(tmp_path)
+    Path("theirs.py").write_text(BREAKS)
+    Path("mine.py").write_text(BREAKS + "\nopen('played', 'w').close()\n")
+    short = ("budget.frames=30", "evaluation.every=30", "checkpoint_every=30")
+    trained(tmp_path / "run", maskrl.recipe("theirs.py:Breaks", *SAC, *short, profile="lite"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
+    for words in (
+        ["probe", "run", "--clips", "2"],
+        ["masks", "run", "--out", "masks.html"],
+        ["pretrain", "run", "--out", "encoder", "--transitions", "30", "--updates", "2"],
+    ):
+        monkeypatch.setenv("MASKRL_CONSENT", "")
+        code, printed = called(words, seconds=100)
+        assert code == 2, printed
+        assert "--env FILE.py:FUNCTION" in printed
+        succeeds(*words, "--env", "mine.py:Breaks")
+    assert Path("played").exists()
+    monkeypatch.setenv("MASKRL_CONSENT", "")
+    code, printed = called(["extend", "run", "budget.frames=40"])
+    assert code == 2, printed
+    assert "--trust" in printed
+    assert "--env" not in printed
+    succeeds("extend", "run", "budget.frames=40", "--trust", "--log", "none")

@@ -147,7 +147,11 @@ def extend(
     names = listed(",".join(log)) if log else None
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
         opened, makers = Run.open(run), choose_loggers(names)
-        consented(opened.recipe, None, trust)
+        if not consented(opened.recipe, None, trust).env.is_trusted:
+            raise Refusal(
+                f"The environment of {run} is {opened.recipe.name}, which this user has not trained on this machine, so its "
+                "code is not run. If you know where the run comes from, add --trust. A run continues only in its own environment."
+            )
         wanted, differences = extending.plan(opened, overrides) if overrides else extending.Extension(opened.recipe)
         if not overrides and opened.status == "done":
             raise Refusal(f"{run} is finished. Name a larger budget, such as budget.frames={2 * wanted.frames}.")

@@ -74,6 +74,9 @@ class EnvConfig(Config):
     def trust(self) -> None:
         """Allow its code to run for this user on this machine, now and later, if that needs consent (see envs/consent.py)."""
 
+    def require_consent(self) -> None:
+        """Raise ConsentError if its code must not run (see envs/consent.py)."""
+
     def made_from(self, name: str) -> "EnvConfig":
         """The same settings for another environment, by its name."""
         raise ValueError(f"The run's environment is {self.kind}/{self.task}, which needs no --env. Leave it out.")

@@ -182,7 +182,7 @@ class Gym(EnvConfig):
 
     def open(self) -> gym.Env[Any, Any]:
         """Make the environment with its own wrappers, without maskrl's."""
-        self._require_consent()
+        self.require_consent()
         with redirect_stdout(sys.stderr):  # keep its prints out of a command's output
             made = {"id": self._from_id, "file": self._from_file, "python": self._from_python}[self.source]()
             for name in self.wrappers:
@@ -194,7 +194,7 @@ class Gym(EnvConfig):
                 )
         return made
 
-    def _require_consent(self) -> None:
+    def require_consent(self) -> None:
         if not self.is_trusted:
             where = {"id": f"gym/{self.task}", "file": f"{self.file}", "python": f"the callable {self.task}"}[
                 self.source
