@@ -22,7 +22,7 @@ from maskrl.cli import main
 from maskrl.envs import consent
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json
-from maskrl.runs import export
+from maskrl.runs import export, extend
 from maskrl.runs.directory import Run
 from tiny_runs import same_end, trained
 
@@ -128,6 +128,17 @@ def test_a_callable_can_be_trained_and_continued(tmp_path):
         ValueError, match=r"env\.timeout=60 puts the environment into a separate process, which cannot import"
     ):
         maskrl.train(replace(recipe, env=replace(recipe.env, timeout=60.0)), tmp_path / "third", [])
+
+
+def test_the_run_of_a_callable_is_extended_from_python(tmp_path, capsys):
+    recipe = maskrl.recipe(lambda: own_env.make_env(), *SAC, "budget.frames=60", profile="lite")
+    run = maskrl.train(recipe, tmp_path / "run", [])
+    with pytest.raises(SystemExit):
+        main(["extend", str(run.path), "budget.frames=120", "--trust"])
+    assert "only that program can continue" in capsys.readouterr().err
+    longer = extend.extend(run, extend.plan(run, ["budget.frames=120"]).recipe)
+    assert maskrl.train(longer.recipe, run.path, []).status == "done"
+    assert Run.open(run.path).scores[-1]["frames"] == 120
 
 
 HANGS = """

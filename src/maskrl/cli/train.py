@@ -147,6 +147,11 @@ def extend(
     names = listed(",".join(log)) if log else None
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
         opened, makers = Run.open(run), choose_loggers(names)
+        if not opened.recipe.env.is_portable:
+            raise Refusal(
+                f"The environment of {run} is the callable {opened.recipe.env.task} of a Python program, which only that program "
+                "can continue. In it, call maskrl.runs.extend.plan and extend with the run, then maskrl.train."
+            )
         if not consented(opened.recipe, None, trust).env.is_trusted:
             raise Refusal(
                 f"The environment of {run} is {opened.recipe.name}, which this user has not trained on this machine, so its "
