@@ -42,6 +42,13 @@ class RunError(Exception):
     """A problem with a run directory that the user can fix; the message says how."""
 
 
+class EnvironmentFailedError(Exception):
+    """The environment raised an error or returned invalid values: a run (after a second try) or a command cannot continue.
+
+    It is here, and not among the environments, because the command line knows it without loading them.
+    """
+
+
 def kind_of(mode: int) -> str:
     """The kind of a file in words, from its mode."""
     kinds = {

@@ -17,6 +17,7 @@ from maskrl.envs import Gym, consent
 from maskrl.envs.actions import Actions
 from maskrl.envs.gym import EnvironmentRefusedError
 from maskrl.envs.pixels import Picture, area_weights, channels_last
+from maskrl.files import EnvironmentFailedError
 
 FILE = Path(own_env.__file__)
 
@@ -295,6 +296,36 @@ def test_actions_that_change_at_a_reset_are_an_error():
         ValueError, match=r"Discrete\(3\) after a reset, and were Box.*Set action_space in the constructor"
     ):
         env.reset(seed=3)
+
+
+class Speaks(own_env.Dot):
+    def reset(self, **options):
+        print("reset")
+        return super().reset(**options)
+
+    def step(self, action):
+        print("step")
+        if self.steps == 2:
+            raise KeyError("gripper")
+        return super().step(action)
+
+    def render(self):
+        print("render")
+        return super().render()
+
+
+def test_prints_of_every_call_go_to_standard_error_and_an_error_names_the_call(capsys):
+    env = Gym.named(lambda: Speaks(render_mode="rgb_array")).make(seed=1, training=True)
+    env.reset(seed=3)
+    env.step(np.zeros(2, np.float32))
+    env.render()
+    env.step(np.zeros(2, np.float32))
+    with pytest.raises(
+        EnvironmentFailedError, match=r"failed in step\(\): KeyError: 'gripper' \(.*test_gym.py, line \d+\)"
+    ):
+        env.step(np.zeros(2, np.float32))
+    print("ours")
+    assert tuple(capsys.readouterr()) == ("ours\n", "reset\nstep\nrender\nstep\nstep\n")
 
 
 # ── consent ───────────────────────────────────────────────────────────────────────────────────────────────────────────

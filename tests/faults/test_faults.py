@@ -27,12 +27,12 @@ from builders import Silent, require_drawing
 from maskrl import cli, recipes
 from maskrl.clock import Clock
 from maskrl.envs import DMControl, ToyControl
+from maskrl.files import EnvironmentFailedError
 from maskrl.recipes.schema import Budget, Evaluation, Recipe, ReplayConfig, digest
 from maskrl.runs import checkpoint
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.loop import train
 from maskrl.runs.signals import Stopped
-from maskrl.runs.world import EnvironmentFailedError
 from tiny_runs import events, same_end, same_weights, tiny_breakout, tiny_rainbow, tiny_recipe, trained
 
 pytestmark = pytest.mark.faults

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from builders import Silent
 from maskrl.clock import Clock
+from maskrl.files import EnvironmentFailedError
 from maskrl.recipes.schema import Budget
 from maskrl.runs import checkpoint
 from maskrl.runs.directory import Run, RunError
@@ -22,7 +23,6 @@ from maskrl.runs.loggers import Loggers
 from maskrl.runs.signals import Stopped
 from maskrl.runs.state import Position, State
 from maskrl.runs.terminal import Progress
-from maskrl.runs.world import EnvironmentFailedError
 from tiny_runs import tiny_rainbow, tiny_recipe, trained
 
 pytestmark = pytest.mark.faults

@@ -22,7 +22,7 @@ from maskrl.cli import main
 from maskrl.envs import consent
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json
-from maskrl.runs import export
+from maskrl.runs import export, extend
 from maskrl.runs.directory import Run
 from tiny_runs import same_end, trained
 
@@ -130,6 +130,47 @@ def test_a_callable_can_be_trained_and_continued(tmp_path):
     assert Run.open(tmp_path / "run").recipe == recipe
     with pytest.raises(ValueError, match="overlap=true puts the environment into a separate process"):
         maskrl.train(replace(recipe, overlap=True), tmp_path / "other", [])
+    with pytest.raises(
+        ValueError, match=r"env\.timeout=60 puts the environment into a separate process, which cannot import"
+    ):
+        maskrl.train(replace(recipe, env=replace(recipe.env, timeout=60.0)), tmp_path / "third", [])
+
+
+def test_the_run_of_a_callable_is_extended_from_python(tmp_path, capsys):
+    recipe = maskrl.recipe(lambda: own_env.make_env(), *SAC, "budget.frames=60", profile="lite")
+    run = maskrl.train(recipe, tmp_path / "run", [])
+    with pytest.raises(SystemExit):
+        main(["extend", str(run.path), "budget.frames=120", "--trust"])
+    assert "only that program can continue" in capsys.readouterr().err
+    longer = extend.extend(run, extend.plan(run, ["budget.frames=120"]).recipe)
+    assert maskrl.train(longer.recipe, run.path, []).status == "done"
+    assert Run.open(run.path).scores[-1]["frames"] == 120
+
+
+HANGS = """
+import multiprocessing, os, time
+import own_env
+
+class Hangs(own_env.Dot):
+    def step(self, action):
+        apart = multiprocessing.parent_process() is not None  # not an evaluation, which plays in the run's process
+        if apart and self.steps == 11 and os.path.exists(__file__ + ".hang"):
+            os.unlink(__file__ + ".hang")
+            time.sleep(600)
+        return super().step(action)
+"""
+
+
+def test_a_time_limit_alone_kills_an_environment_that_hangs_and_changes_no_bit(tmp_path):
+    mine, hang = tmp_path / "mine.py", tmp_path / "mine.py.hang"
+    mine.write_text(HANGS)
+    short = [*SAC, "budget.frames=60"]
+    whole, _ = trained(tmp_path / "whole", maskrl.recipe(f"{mine}:Hangs", *short, profile="lite"))
+    hang.touch()
+    run, _ = trained(tmp_path / "run", maskrl.recipe(f"{mine}:Hangs", *short, "env.timeout=8", profile="lite"))
+    assert not hang.exists()
+    assert any("did not answer for 8 seconds and was killed" in event["text"] for event in run.events("note"))
+    assert same_end(whole, run)
 
 
 def test_a_policy_takes_pictures_and_answers_in_the_environments_own_range(tmp_path):
@@ -321,8 +362,9 @@ def test_an_export_that_cannot_be_checked_changes_nothing(tmp_path, monkeypatch)
         raise KeyError("gripper")
 
     monkeypatch.setattr(sys.modules[type(own_env_of(run)).__module__].Dot, "step", fails)
-    with pytest.raises((SystemExit, KeyError)):
+    with pytest.raises(SystemExit) as ended:
         main(["export", str(run.path), "--out", str(out)])
+    assert ended.value.code == 1
     assert out.read_bytes() == before
     assert list(out.parent.iterdir()) == [out]
 

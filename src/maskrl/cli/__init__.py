@@ -33,7 +33,7 @@ from maskrl.cli import (
 )
 from maskrl.cli.help import App
 from maskrl.cli.words import Refusal, runnable, shown
-from maskrl.files import RunError
+from maskrl.files import EnvironmentFailedError, RunError
 
 # Errors caused by paths from the command line.
 UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EROFS)
@@ -61,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         told = shown(runnable(str(refusal)))
         print(f"maskrl: {told if len(told) <= LONGEST else told[:LONGEST] + '…'}", file=sys.stderr)
         raise SystemExit(2) from None
+    except EnvironmentFailedError as error:
+        told = f"{shown(str(error))}\nCorrect the environment, then run the same command. `maskrl check ENV` plays it alone."
+        print(f"maskrl: {runnable(told)}", file=sys.stderr)
+        raise SystemExit(1) from None
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in its buffer

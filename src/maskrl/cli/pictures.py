@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskrl.cli.words import Asked, Force, ProfileOption, Refusal, Trust, consented, refusing
+from maskrl.cli.words import Asked, Force, OtherEnv, ProfileOption, Refusal, Trust, consented, refusing
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def masks(
     start: Annotated[int, typer.Option(metavar="N", min=0, max=10**6, help=START_HELP)] = 24,
     profile: ProfileOption = "auto",
     trust: Trust = False,
+    env: OtherEnv = None,
     force: Force = False,
 ) -> None:
     """Make a page that shows what MLR masks in a real clip. The page varies strategy, ratio and size.
@@ -61,11 +62,12 @@ def masks(
     with refusing(RunError, ValueError):
         if Path(source).is_dir():
             run = Run.open(Path(source))
-            consented(run.recipe, None, trust)
             _require_objective(words, run)
-            recipe, note = _with_masks(run.recipe)
+            recipe, note = _with_masks(consented(run.recipe, env, trust))
             recipe, command = with_overrides(recipe, words), ""
         else:
+            if env is not None:
+                raise Refusal(f"--env is for the directory of a run. Name the environment instead of {source}.")
             recipe, note = _with_masks(Asked(source, words, profile).recipe())
             kept = [word for word in words if word.partition("=")[0].strip() not in ON_SHOW]
             # The page may be opened on another machine, so its command contains no path.

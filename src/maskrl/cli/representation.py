@@ -4,12 +4,13 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskrl.cli.words import NOT_COMPARABLE, AsJson, Trust, command, consented, print_rows, refusing, telling
+from maskrl.cli.words import NOT_COMPARABLE, AsJson, OtherEnv, Trust, command, consented, print_rows, refusing, telling
 from maskrl.words import count
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def probe(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
     clips: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**6, help=CLIPS_HELP)] = None,
     trust: Trust = False,
+    env: OtherEnv = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a run's encoder represents. Writes only probe.json into the run's directory.
@@ -44,10 +46,10 @@ def probe(
 
     with refusing(RunError, OSError, ValueError, ModuleNotFoundError, RuntimeError):
         opened = Run.open(run)
-        recipe = consented(opened.recipe, None, trust)
+        recipe = consented(opened.recipe, env, trust)
         configure_process(recipe, opened.threads)
         like = _objective_like(recipe) if recipe.objective is None else None
-        found = probe_run(opened, like=like, clips=clips, tell=_complain)
+        found = probe_run(opened, like=like, clips=clips, tell=_complain, played=recipe.env)
     if as_json:
         about = {"run": str(run), "recipe": recipe.name, "method": recipe.method, "profile": recipe.profile}
         print(json.dumps({**about, "seed": recipe.seed, **found}))
@@ -108,6 +110,7 @@ def pretrain(
     transitions: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=TRANSITIONS_HELP)] = None,
     updates: Annotated[int | None, typer.Option(metavar="N", min=1, max=10**9, help=UPDATES_HELP)] = None,
     trust: Trust = False,
+    env: OtherEnv = None,
 ) -> None:
     """Pretrain an encoder with MLR alone, on data of a run's agent. The same command again continues.
 
@@ -115,21 +118,23 @@ def pretrain(
     $ maskrl pretrain RUN --out pretrained --transitions 20000 --updates 5000
     """
     from maskrl import recipes
+    from maskrl.files import EnvironmentFailedError
     from maskrl.representation import pretrain as pretraining
     from maskrl.runs.directory import Run, RunError, title
     from maskrl.runs.signals import Stopped
-    from maskrl.runs.world import EnvironmentFailedError
 
-    again = command("pretrain", str(run), out=out, transitions=transitions, updates=updates)
+    again = command("pretrain", str(run), out=out, transitions=transitions, updates=updates, trust=trust, env=env)
     with refusing(RunError, ValueError):
         opened = Run.open(run)
-        recipe = consented(opened.recipe, None, trust)
+        recipe = consented(opened.recipe, env, trust)
+        recipe.env.require_consent()  # before anything is written
         origin = recipe if recipe.objective is not None else recipes.usual(recipe, None, "mlr")
         if origin is None:
             raise ValueError(
                 f"{recipe.name} is not a recipe of maskrl, so the objective to train is unknown. Use a run of MLR."
             )
         plan = pretraining.plan(opened, origin, transitions=transitions, updates=updates)
+        plan = replace(plan, recipe=replace(plan.recipe, env=recipe.env))
     rows = {
         "collects": f"{plan.transitions:,} decisions, exploring",
         "learns": f"{plan.updates:,} updates of MLR alone",

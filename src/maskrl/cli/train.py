@@ -147,7 +147,16 @@ def extend(
     names = listed(",".join(log)) if log else None
     with refusing(RunError, ValueError, ModuleNotFoundError, RuntimeError, OSError):
         opened, makers = Run.open(run), choose_loggers(names)
-        consented(opened.recipe, None, trust)
+        if not opened.recipe.env.is_portable:
+            raise Refusal(
+                f"The environment of {run} is the callable {opened.recipe.env.task} of a Python program, which only that program "
+                "can continue. In it, call maskrl.runs.extend.plan and extend with the run, then maskrl.train."
+            )
+        if not consented(opened.recipe, None, trust).env.is_trusted:
+            raise Refusal(
+                f"The environment of {run} is {opened.recipe.name}, which this user has not trained on this machine, so its "
+                "code is not run. If you know where the run comes from, add --trust. A run continues only in its own environment."
+            )
         wanted, differences = extending.plan(opened, overrides) if overrides else extending.Extension(opened.recipe)
         if not overrides and opened.status == "done":
             raise Refusal(f"{run} is finished. Name a larger budget, such as budget.frames={2 * wanted.frames}.")
@@ -199,11 +208,11 @@ def first() -> str:
 @contextmanager
 def _ending(run: "Run", terminal: "Terminal", command: str) -> Iterator[None]:
     """Print how an unfinished run ended, and the command that continues it."""
+    from maskrl.files import EnvironmentFailedError
     from maskrl.replay.buffer import NothingToDrawError
     from maskrl.runs.checkpoint import checkpoints
     from maskrl.runs.directory import RunError
     from maskrl.runs.signals import Stopped
-    from maskrl.runs.world import EnvironmentFailedError
 
     try:
         with refusing(RunError, NothingToDrawError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from maskrl.cli.help import complete_recipe
+from maskrl.files import EnvironmentFailedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,6 +71,8 @@ def refusing(*errors: type[Exception]) -> Iterator[None]:
     """Turn errors whose message is meant for the user into a refusal."""
     try:
         yield
+    except EnvironmentFailedError:  # some are ValueErrors, too
+        raise
     except errors as error:
         words = str(error)
         if isinstance(error, OSError) and error.strerror:

@@ -130,7 +130,7 @@ def process_memory(recipe: Recipe, spaces: Spaces, agent: Agent) -> int:
     batch += workload.drawn * 4 * math.prod(spaces.obs)  # as drawn, masked, and augmented twice, in bytes
     on_gpu = device_of(recipe).type != "cpu"
     environments = (recipe.evaluation.side_by_side if on_gpu else 1) * recipe.env.memory
-    return (2 if recipe.overlap else 1) * PROCESS + weights + batch + environments
+    return (2 if recipe.is_apart else 1) * PROCESS + weights + batch + environments
 
 
 def spaces_of(recipe: Recipe) -> Spaces:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.config import Config
+from maskrl.files import EnvironmentFailedError
 
 Frame = NDArray[np.uint8]  # (C, H, W)
 Pad = Literal["repeat", "zero"]  # frames before an episode's first one: that frame repeated, or black
@@ -30,7 +31,7 @@ class EnvConfig(Config):
     size: int  # pixels along each side of a frame
     frame_stack: int
     # Maximum seconds of a reset or a step. A process that does not answer in time is killed, and restored by replaying its actions.
-    # Does not change results.
+    # Does not change results. Any other value than the default puts the environment into a separate process.
     timeout: float = 300.0
     parallel: int = 1  # environments to collect in at once, each in a separate process
 
@@ -72,6 +73,9 @@ class EnvConfig(Config):
 
     def trust(self) -> None:
         """Allow its code to run for this user on this machine, now and later, if that needs consent (see envs/consent.py)."""
+
+    def require_consent(self) -> None:
+        """Raise ConsentError if its code must not run (see envs/consent.py)."""
 
     def made_from(self, name: str) -> "EnvConfig":
         """The same settings for another environment, by its name."""
@@ -143,6 +147,11 @@ def state_of(env: gym.Env[Any, Any]) -> dict[str, float] | None:
     tell = getattr(env.unwrapped, "state", None)  # in some of Gymnasium's environments it is an array
     state = tell() if callable(tell) else None
     return state if isinstance(state, dict) else None
+
+
+def words_of(error: Exception) -> str:
+    """An error as text, for processes that cannot send every error. One of the user's code has its own words and place."""
+    return str(error) if isinstance(error, EnvironmentFailedError) else f"{type(error).__name__}: {error}"
 
 
 def require_extra(module: str, extra: str) -> None:

@@ -10,10 +10,11 @@ import importlib.util
 import inspect
 import json
 import sys
+import sysconfig
 import types
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -26,7 +27,7 @@ from maskrl.envs.actions import Actions
 from maskrl.envs.base import EnvConfig, Frame, FrameStack, image_space, require_begun
 from maskrl.envs.pixels import Picture, as_channels_last, channels_last
 from maskrl.envs.vectors import Numbers, Vector
-from maskrl.files import RunError, read_bytes
+from maskrl.files import EnvironmentFailedError, RunError, read_bytes
 
 Factory = Callable[..., gym.Env[Any, Any]]
 FPS = 30.0  # of a video, if the environment does not specify it
@@ -48,6 +49,10 @@ _given: dict[str, Factory] = {}
 
 class EnvironmentRefusedError(RunError, ValueError):
     """An environment that cannot be made or used; the message says what was seen, what was expected and what to do."""
+
+
+class WrongAnswerError(EnvironmentFailedError, ValueError):
+    """What reset() or step() returned does not fit the environment's spaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +182,7 @@ class Gym(EnvConfig):
 
     def open(self) -> gym.Env[Any, Any]:
         """Make the environment with its own wrappers, without maskrl's."""
-        self._require_consent()
+        self.require_consent()
         with redirect_stdout(sys.stderr):  # keep its prints out of a command's output
             made = {"id": self._from_id, "file": self._from_file, "python": self._from_python}[self.source]()
             for name in self.wrappers:
@@ -189,7 +194,7 @@ class Gym(EnvConfig):
                 )
         return made
 
-    def _require_consent(self) -> None:
+    def require_consent(self) -> None:
         if not self.is_trusted:
             where = {"id": f"gym/{self.task}", "file": f"{self.file}", "python": f"the callable {self.task}"}[
                 self.source
@@ -273,6 +278,7 @@ class GymEnv(gym.Env[Frame, Any]):
 
     def __init__(self, config: Gym, seed: int, *, training: bool) -> None:
         self._config, self._training = config, training
+        self.prints: Any = None  # where its prints go; None: standard error
         self._env = config.open()
         try:
             self._key, shape = self._look()
@@ -284,6 +290,9 @@ class GymEnv(gym.Env[Frame, Any]):
         except ValueError as error:
             self._env.close()
             raise EnvironmentRefusedError(f"{config.task}: {error}") from None
+        except EnvironmentFailedError:
+            self._env.close()
+            raise
         self._picture, self._shape = picture, shape
         self._declared = str(self._env.action_space)
         self._newest: Frame = np.zeros(shape, np.uint8)
@@ -301,20 +310,21 @@ class GymEnv(gym.Env[Frame, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
         """Begin an episode with this seed, or with the next of the environment's generator."""
         seed, self._first_seed = self._first_seed if seed is None else seed, None
-        answer = self._env.reset(seed=seed)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise TypeError(
-                f"reset() returned {_shape_of(answer)}, and must return (observation, info), as in Gymnasium"
-            )
-        space = self._env.action_space
-        if Actions.of(space, self._config.action_limit) != self.outside.actions:
-            raise ValueError(
-                f"its actions are {space} after a reset, and were {self._declared} before: an agent needs the same in every "
-                "episode. Set action_space in the constructor"
-            )
-        self._steps_left = self._config.time_limit
-        self._newest = self._shown(answer[0])
-        return self._picture.frame(self._newest), {"frames": 0, **self._beside(answer[0])}
+        answer = self._asked(self._env.reset, seed=seed)
+        with self._judging():
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise TypeError(
+                    f"reset() returned {_shape_of(answer)}, and must return (observation, info), as in Gymnasium"
+                )
+            space = self._env.action_space
+            if Actions.of(space, self._config.action_limit) != self.outside.actions:
+                raise ValueError(
+                    f"its actions are {space} after a reset, and were {self._declared} before: an agent needs the same in every "
+                    "episode. Set action_space in the constructor"
+                )
+            self._steps_left = self._config.time_limit
+            self._newest = self._shown(answer[0])
+            return self._picture.frame(self._newest), {"frames": 0, **self._beside(answer[0])}
 
     def step(self, action: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
         """Hold an agent's action for a decision, and add up the rewards."""
@@ -323,11 +333,15 @@ class GymEnv(gym.Env[Frame, Any]):
     def step_outside(self, outward: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
         """The same for an action of the environment's own action space."""
         require_begun(self._steps_left > 0)
+        with self._judging():
+            return self._step(outward)
+
+    def _step(self, outward: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
         config, total = self._config, 0.0
         last = min(config.action_repeat, self._steps_left)
         before: Frame | None = None
         for steps in range(1, last + 1):
-            answer = self._env.step(outward)
+            answer = self._asked(self._env.step, outward)
             if not isinstance(answer, tuple) or len(answer) != 5:
                 raise TypeError(
                     f"step() returned {_shape_of(answer)}, and must return (observation, reward, terminated, truncated, info), "
@@ -367,7 +381,7 @@ class GymEnv(gym.Env[Frame, Any]):
     def render(self) -> Frame:
         """A picture for a video: uint8 (H, W, 3)."""
         if self._env.render_mode == "rgb_array":
-            drawn: Any = self._env.render()
+            drawn: Any = self._asked(self._env.render)
             if isinstance(drawn, np.ndarray) and drawn.dtype == np.uint8 and drawn.ndim == 3 and drawn.shape[2] >= 3:
                 return np.ascontiguousarray(drawn[..., :3])
         return in_colour(self._newest)
@@ -375,10 +389,28 @@ class GymEnv(gym.Env[Frame, Any]):
     def state(self) -> Any:
         """The true state behind the pixels, if the environment reports it."""
         tell = getattr(self._env.unwrapped, "state", None)
-        return tell() if callable(tell) else None
+        return self._asked(tell) if callable(tell) else None
 
     def close(self) -> None:
-        self._env.close()
+        self._asked(self._env.close)
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call the user's code. Its prints stay out of a command's output, and its errors say where they come from."""
+        out, sys.stdout = sys.stdout, sys.stderr if self.prints is None else self.prints  # redirect_stdout is slower
+        try:
+            return function(*arguments, **options)
+        except Exception as error:
+            name = getattr(function, "__name__", "a call")
+            raise EnvironmentFailedError(_failed(f"{self._config.task} failed in {name}()", error)) from error
+        finally:
+            sys.stdout = out
+
+    @contextmanager
+    def _judging(self) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise WrongAnswerError(f"{self._config.task}: {error}") from error
 
     def _worth(self, reward: float) -> float:
         scaled, clip = reward * self._config.reward_scale, self._config.reward_clip
@@ -387,7 +419,7 @@ class GymEnv(gym.Env[Frame, Any]):
     def _shown(self, obs: Any) -> Frame:
         """The current picture, (height, width, channels)."""
         if self._config.pixels == "render":
-            obs = self._env.render()
+            obs = self._asked(self._env.render)
         elif self._key is not None:
             obs = obs[self._key]
         return as_channels_last(obs, self._shape)
@@ -395,8 +427,8 @@ class GymEnv(gym.Env[Frame, Any]):
     def _look(self) -> tuple[str | None, tuple[int, int, int]]:
         """The picture's key in a Dict observation, and its height, width and channels."""
         if self._config.pixels == "render":
-            self._env.reset(seed=0)
-            drawn: Any = self._env.render()
+            self._asked(self._env.reset, seed=0)
+            drawn: Any = self._asked(self._env.render)
             shape = channels_last(drawn.shape) if isinstance(drawn, np.ndarray) and drawn.dtype == np.uint8 else None
             if shape is None:
                 raise ValueError(f"render() returned {_shape_of(drawn)}. Expected a picture of uint8 (H, W, 3).")
@@ -540,10 +572,12 @@ def _called(factory: Any, name: str, *arguments: Any, **kwargs: Any) -> gym.Env[
 
 
 def _failed(what: str, error: BaseException) -> str:
-    """An error's text with its place: the innermost line that is neither in maskrl nor in Python's own import."""
+    """An error's text with its place: the innermost line of the user's own files, otherwise of an installed package."""
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ is not None else []
     ours = tuple(str(Path(str(file)).parent) for file in (__file__, importlib.__file__))
     theirs = [frame for frame in frames if not frame.filename.startswith(("<", *ours))]
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    theirs = [frame for frame in theirs if not frame.filename.startswith(installed)] or theirs
     place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     return f"{what}: {type(error).__name__}: {error}{place}"
 

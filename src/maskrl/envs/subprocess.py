@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
+from maskrl.envs.base import words_of
 from maskrl.machine import die_with_parent
 
 LOOK = 0.1  # seconds between two checks whether the run should stop, while the process does not answer
@@ -131,7 +132,7 @@ def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
         pipe.send((False, (env.observation_space, env.action_space, env.metadata)))
     except Exception as error:
         with suppress(OSError):  # the training process may have been killed in the meantime
-            pipe.send((True, _words(error)))
+            pipe.send((True, words_of(error)))
         return
     with suppress(EOFError, OSError):
         while True:
@@ -142,10 +143,5 @@ def _live(pipe: Connection, config: Makes, seed: int, training: bool) -> None:
             except (EOFError, BrokenPipeError):
                 break
             except Exception as error:
-                pipe.send((True, _words(error)))
+                pipe.send((True, words_of(error)))
     env.close()
-
-
-def _words(error: Exception) -> str:
-    """An error as text: not every error can be sent to another process."""
-    return f"{type(error).__name__}: {error}"

@@ -143,6 +143,11 @@ class Recipe(Config):
         self._check_sizes()
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the training environment steps in a separate process, which can be killed when it hangs. Changes no result."""
+        return self.overlap or self.env.parallel > 1 or self.env.timeout != type(self.env).timeout
+
+    @property
     def frames(self) -> int:
         """The budget in frames of the simulator: decisions × action repeat."""
         budget = self.budget

@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from maskrl.agents.base import Agent
 from maskrl.clock import Clock
+from maskrl.envs.base import EnvConfig
 from maskrl.files import write_whole
 from maskrl.nn.clip import Clip
 from maskrl.objectives.base import ObjectiveConfig
@@ -29,17 +30,22 @@ PROBE_SEED = 2_000_000  # added to the run's seed, so that episodes differ from 
 
 
 def probe(
-    run: Run, *, like: ObjectiveConfig | None = None, clips: int | None = None, tell: Tell = print
+    run: Run,
+    *,
+    like: ObjectiveConfig | None = None,
+    clips: int | None = None,
+    tell: Tell = print,
+    played: EnvConfig | None = None,
 ) -> dict[str, Any]:
     """Probe a run and write `probe.json` into its directory. The same run gives the same numbers.
 
-    `like`: the objective whose masks are used for a run without its own.
+    `like`: the objective whose masks are used for a run without its own. `played`: another environment than the run's.
     """
     recipe, state = run.recipe, run.newest(tell)
     clock = clock_of(recipe, state)
     mask, length = masking(recipe, like)
     wanted = -(-OBSERVATIONS // length) if clips is None else clips
-    env = recipe.env.make(seed=recipe.seed, training=False)
+    env = (played or recipe.env).make(seed=recipe.seed, training=False)
     with closing(env), seeded(recipe.seed + PROBE_SEED):
         agent, replay = load_agent(run, env, state), _stored(run, env, state["replay"], tell)
         draw = replay.spread(wanted, span=length)

@@ -20,6 +20,7 @@ from maskrl import recipes
 from maskrl.agents.base import Spaces
 from maskrl.envs.base import episode_seed
 from maskrl.envs.gym import Factory
+from maskrl.files import EnvironmentFailedError
 from maskrl.machine import die_with_parent
 from maskrl.recipes.schema import Recipe
 from maskrl.words import count, number, size
@@ -74,7 +75,10 @@ def check_env(
     """
     if not isinstance(name, str) and not _is_importable(name):
         recipe = recipes.resolve(name, overrides)
-        sample = play(recipe)
+        try:
+            sample = play(recipe)
+        except EnvironmentFailedError as error:
+            return None, None, [_failure(str(error))]
         alone = Finding(
             "process",
             f"played in this process: another cannot import {getattr(recipe.env, 'task', name)}",
@@ -93,9 +97,9 @@ def check_env(
             if kind == "done":
                 return (*value, findings(*value))
             if kind == "refused":
-                return None, None, [Finding("environment", value, "bad", "fix this error")]
+                return None, None, [_failure(value)]
         words = f"no answer for {timeout:g} seconds"
-        fix = "Find what it waits for; a run kills it after env.timeout seconds with overlap=true."
+        fix = "Find what it waits for; a run with env.timeout=60 kills it after 60 seconds and restores it."
     except EOFError:
         process.join(5)
         words, fix = (
@@ -108,6 +112,10 @@ def check_env(
         process.kill()
         process.join()
     return None, None, [Finding("environment", words, "bad", fix)]
+
+
+def _failure(words: str) -> Finding:
+    return Finding("environment", words, "bad", "fix this error")
 
 
 def _is_importable(factory: Factory) -> bool:
@@ -126,7 +134,7 @@ def _answer(pipe: Connection, name: str | Factory, overrides: Sequence[str]) -> 
         pipe.send(("made", None))
         pipe.send(("done", (recipe, play(recipe, lambda: pipe.send(("alive", None))))))
     except Exception as error:
-        ours = isinstance(error, ValueError | ModuleNotFoundError)
+        ours = isinstance(error, ValueError | ModuleNotFoundError | EnvironmentFailedError)
         pipe.send(("refused", str(error) if ours else f"{type(error).__name__}: {error}"))
 
 
@@ -151,7 +159,8 @@ def play(recipe: Recipe, beat: Any = lambda: None, decisions: int = DECISIONS) -
     """Play uniformly random actions, then repeat the first of them in the same environment and in a fresh one."""
     counter: Any = _Counter()
     with redirect_stdout(counter), closing(recipe.env.make(seed=recipe.seed, training=True)) as env:
-        inner = getattr(env.unwrapped, "_env", env)
+        own: Any = env.unwrapped
+        own.prints, inner = counter, getattr(own, "_env", env)
         sample = Sample(str(inner.observation_space), str(inner.action_space))
         sample.beside = _numbers(env.metadata.get("outside") or {})
         memory, begun = None, time.perf_counter()

@@ -6,7 +6,9 @@ from contextlib import closing, contextmanager, suppress
 
 from maskrl.agents.base import Action, Agent
 from maskrl.clock import Clock
+from maskrl.envs.base import words_of
 from maskrl.envs.subprocess import InterruptedStep
+from maskrl.files import EnvironmentFailedError
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
 from maskrl.runs.evaluate import EpisodeReturns
@@ -14,7 +16,6 @@ from maskrl.runs.loggers import Logger, Loggers
 from maskrl.runs.signals import InterruptedEvaluation, Stop, Stopped, stopping
 from maskrl.runs.state import State
 from maskrl.runs.watchdog import watchdog
-from maskrl.runs.world import EnvironmentFailedError
 
 EVALUATION_SEED = 1_000_000  # added to the run's seed, so that evaluation and training episodes start differently
 
@@ -28,8 +29,7 @@ def train(recipe: Recipe, run: Run, loggers: Sequence[Logger] = (), *, stop: thr
     everyone = Loggers(loggers, tell=lambda text, clock: run.log("note", clock, {"text": text}))
     with closing(everyone), run.locked(), _recording_failure(run), State(recipe, run, everyone) as state:
         recipe.env.trust()  # the user agreed when the run was created
-        apart = recipe.overlap or recipe.env.parallel > 1
-        patience = recipe.env.timeout * (2 if apart else 1)  # a separate process has its own time-out
+        patience = recipe.env.timeout * (2 if recipe.is_apart else 1)  # a separate process has its own time-out
         with stopping(stop) as asked, watchdog(run, (*state.worlds, state.players), patience):
             for world in state.worlds:
                 world.is_stopping = lambda: bool(asked)
@@ -104,14 +104,13 @@ def _play_twice(state: State, stop: Stop) -> tuple[EpisodeReturns | None, Episod
     try:
         return _play(state, stop)
     except Exception as error:
-        state.note(f"An evaluation failed ({type(error).__name__}: {error}). Trying once more in fresh environments.")
+        state.note(f"An evaluation failed ({words_of(error)}). Trying once more in fresh environments.")
     state.players.renew()
     try:
         return _play(state, stop)
     except Exception as error:
-        raise EnvironmentFailedError(
-            f"An evaluation failed, and again in fresh environments: {type(error).__name__}: {error}"
-        ) from error
+        failed = f"An evaluation failed, and again in fresh environments: {words_of(error)}"
+        raise EnvironmentFailedError(failed) from error
 
 
 def _play(state: State, stop: Stop) -> tuple[EpisodeReturns | None, EpisodeReturns]:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskrl.agents.base import PolicyNetwork, Spaces
+from maskrl.envs.base import words_of
 from maskrl.machine import cores_allowed, free_memory
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.build import configure_process, device_of, make_evaluation_envs, torch_threads
@@ -288,7 +289,7 @@ def help_out() -> None:
             name, *arguments = request
             answer = (False, getattr(helping, name)(*arguments))
         except Exception as error:
-            answer = (True, f"{type(error).__name__}: {error}")  # not every error can be pickled
+            answer = (True, words_of(error))  # not every error can be pickled
         send(answer)
 
 

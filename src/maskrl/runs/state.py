@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from maskrl.agents.base import Action, Agent, numbers
 from maskrl.clock import Clock
+from maskrl.files import EnvironmentFailedError
 from maskrl.recipes.schema import Recipe
 from maskrl.replay.buffer import Replay
 from maskrl.representation.latents import cheap_probe
@@ -25,7 +26,7 @@ from maskrl.runs.loggers import Loggers
 from maskrl.runs.pace import Pace
 from maskrl.runs.players import Players
 from maskrl.runs.threads import note_of
-from maskrl.runs.world import EnvironmentFailedError, Step, Tell, World
+from maskrl.runs.world import Step, Tell, World
 
 UPDATES_PER_LINE = 50  # of metrics.jsonl
 

@@ -67,8 +67,8 @@ def _watch(run: Run, waiters: Sequence[Waits], timeout: float, pipe: socket.sock
             said = True
             _say(
                 f"maskrl: the environment has not answered for {timeout:g} seconds (env.timeout). Stop the run with Ctrl-C or "
-                "SIGTERM, and continue it with the same command. overlap=true puts the environment into a separate process, "
-                "which is killed and restored when it hangs."
+                "SIGTERM, and continue it with the same command. overlap=true or another env.timeout puts the "
+                "environment into a separate process, which is killed and restored when it hangs."
             )
 
 

@@ -16,16 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.agents.base import Action, Spaces
-from maskrl.envs.base import episode_seed
+from maskrl.envs.base import episode_seed, words_of
 from maskrl.envs.subprocess import SubprocessEnv
+from maskrl.files import EnvironmentFailedError
 from maskrl.recipes.schema import Recipe
 
 T = TypeVar("T")
 Tell = Callable[[str], None]  # takes a sentence for the log and the terminal
-
-
-class EnvironmentFailedError(Exception):
-    """The environment raised an error or returned invalid values, twice: the run cannot continue."""
 
 
 class Step(NamedTuple):
@@ -188,13 +185,14 @@ class World:
 
     def _make(self) -> gym.Env[Any, Any]:
         recipe, seed = self._recipe, self._recipe.seed + self._place
-        if recipe.overlap or recipe.env.parallel > 1:
+        if recipe.is_apart:
             if not recipe.env.is_portable:
-                wanted = "overlap=true" if recipe.overlap else f"env.parallel={recipe.env.parallel}"
+                name = "parallel" if recipe.env.parallel > 1 else "timeout"
+                wanted = "overlap=true" if recipe.overlap else f"env.{name}={getattr(recipe.env, name):g}"
                 raise ValueError(
                     f"{wanted} puts the environment into a separate process, which cannot import {recipe.env.task}: it is a "
-                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false and "
-                    "env.parallel=1."
+                    "closure, a lambda or a function of the main script. Move it to the top of a module, or use overlap=false, "
+                    f"env.parallel=1 and env.timeout={type(recipe.env).timeout:g}."
                 )
             timeout = recipe.env.timeout
             return SubprocessEnv(
@@ -232,4 +230,4 @@ class World:
 
 
 def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(".: ")
+    return words_of(error).rstrip(".: ")

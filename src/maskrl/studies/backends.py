@@ -171,7 +171,7 @@ class Needs(NamedTuple):
 
 def needs_of(recipe: Recipe, memory: int, *, gpus: bool, runs_per_gpu: int = 1) -> Needs:
     """The resources of a run. `gpus`: whether there are any."""
-    cores = threads_of(recipe) + recipe.overlap  # its environment has a separate process
+    cores = threads_of(recipe) + recipe.is_apart  # its environment has a separate process
     wants = recipe.device == "cuda" or (recipe.device == "auto" and gpus)
     return Needs(cores, memory, 1 / runs_per_gpu if wants else 0.0)
 
