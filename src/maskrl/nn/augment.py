@@ -217,7 +217,8 @@ def _windows(images: Tensor, top: Tensor, left: Tensor, height: int, width: int,
         starts = torch.arange(n) * by_image + top * strides[1] + left * strides[2]
         places = [images.storage_offset() + start for start in starts.tolist()]
         return torch.stack([images.as_strided((images.shape[1], height, width), strides, place) for place in places])
-    rows, columns = _lines(images.shape[2:], (height, width), border, here)
+    lines = _lines.__wrapped__ if here.type == "meta" else _lines  # counts must not depend on earlier counts
+    rows, columns = lines(images.shape[2:], (height, width), border, here)
     which = torch.arange(n, device=here).view(n, 1, 1)
     # One gather, whose result has its channels last in memory, as the encoders want them.
     return images[which, :, rows[top], columns[left]].permute(0, 3, 1, 2)
