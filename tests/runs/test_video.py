@@ -61,12 +61,22 @@ def test_other_suffixes_and_images_are_refused(tmp_path: Path):
         video.add(np.zeros((3, 8, 8), np.uint8))
 
 
-def test_an_error_leaves_no_half_video(tmp_path: Path):
+@pytest.mark.parametrize("name", ["a.mp4", "a.gif"])
+def test_an_error_leaves_no_half_video_and_keeps_the_one_before(tmp_path: Path, name: str):
     pytest.importorskip("imageio_ffmpeg")
-    with pytest.raises(ValueError, match="uint8"), Video(tmp_path / "a.mp4", fps=10) as video:  # noqa: PT012
+    for before in (None, b"an earlier video"):
+        if before is not None:
+            (tmp_path / name).write_bytes(before)
+        with pytest.raises(ValueError, match="uint8"), Video(tmp_path / name, fps=10) as video:  # noqa: PT012
+            video.add(np.zeros((64, 64, 3), np.uint8))
+            video.add(np.zeros((64, 64), np.uint8))
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == (
+            {} if before is None else {name: before}
+        )
+    with Video(tmp_path / name, fps=10) as video:
         video.add(np.zeros((64, 64, 3), np.uint8))
-        video.add(np.zeros((64, 64), np.uint8))
-    assert not (tmp_path / "a.mp4").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() != before
 
 
 def test_random_play_and_the_agent_are_shown_from_the_same_start(tmp_path: Path):

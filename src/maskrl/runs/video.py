@@ -73,11 +73,14 @@ class Video:
         if path.suffix.lower() == ".gif":
             require_extra("PIL", "video")
         self.path, self.fps = path, fps  # the actual path, perhaps with another suffix
+        # An earlier video stays until this one is whole.
+        self._partial = path.with_name(f".{path.stem}.partial{path.suffix}")
         self._images: list[Any] = []  # for a .gif, which is written at the end
         self._encoder: Generator[None, Any, None] | None = None
 
     def __enter__(self) -> "Video":
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._partial.unlink(missing_ok=True)  # of a killed recording, or somebody's link
         return self
 
     def add(self, image: NDArray[np.uint8]) -> None:
@@ -97,7 +100,7 @@ class Video:
             size = (image.shape[1], image.shape[0])
             # yuv420p, which every player supports, needs even sides.
             self._encoder = imageio_ffmpeg.write_frames(
-                str(self.path), size, fps=self.fps, macro_block_size=2, output_params=params
+                str(self._partial), size, fps=self.fps, macro_block_size=2, output_params=params
             )
             self._encoder.send(None)
         self._encoder.send(np.ascontiguousarray(image))
@@ -105,10 +108,12 @@ class Video:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._encoder is not None:
             self._encoder.close()
-            if error is not None:
-                self.path.unlink(missing_ok=True)  # remove an incomplete video
         elif self._images and error is None:
             first, *rest = self._images
             first.save(
-                self.path, save_all=True, append_images=rest, duration=round(1000 / self.fps), loop=0, comment=VIDEO
+                self._partial, save_all=True, append_images=rest, duration=round(1000 / self.fps), loop=0, comment=VIDEO
             )
+        if error is not None:
+            self._partial.unlink(missing_ok=True)
+        elif self._partial.exists():
+            self._partial.replace(self.path)
