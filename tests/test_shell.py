@@ -65,7 +65,7 @@ def understood(words: list[str]) -> None:
         seeds = given["seeds"] and 1  # which are alike; a study allows none
         assert expand(given["name"], seeds=seeds, **only, grid=given["grid"] or (), profile=given["profile"])
     elif "overrides" in given:
-        (name,) = (given[place] for place in ("recipe", "source", "env") if place in given)
+        name = next(given[place] for place in ("recipe", "source", "env") if place in given)
         if not name.startswith("runs/"):
             halves = {half: given.get(half) for half in ("method", "agent", "objective")}
             recipes.resolve(name, given["overrides"] or (), profile=given.get("profile", "auto"), **halves)

@@ -56,7 +56,7 @@ def test_actions_choose_the_agent_and_overrides_reach_the_constructor():
     assert chosen.agent.kind == "rainbow"
     assert chosen.env.make(seed=1, training=True).action_space == gym.spaces.Discrete(5)
     assert from_json(as_json(chosen)) == chosen
-    with pytest.raises(ValueError, match="takes continuous actions, for agent sac"):
+    with pytest.raises(ValueError, match="is for agent sac, because it takes continuous actions"):
         own(agent="rainbow")
 
 

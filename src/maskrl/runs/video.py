@@ -80,7 +80,7 @@ class Video:
 
     def __enter__(self) -> "Video":
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._partial.unlink(missing_ok=True)  # of a killed recording, or somebody's link
+        self._partial.unlink(missing_ok=True)  # of a killed recording, or a link
         return self
 
     def add(self, image: NDArray[np.uint8]) -> None:
