@@ -77,7 +77,7 @@ def table(study: Path, at: int) -> str:
 def _row(verdict: Verdict) -> str:
     scores = f"{verdict.mean:.0f} | {verdict.reference:.0f}"
     if verdict.difference is None:
-        return f"{scores} | {verdict.mean - verdict.reference:+.0f} | – | – | {verdict.untested}"
+        return f"{scores} | {round(verdict.mean - verdict.reference):+d} | – | – | {verdict.untested}"
     value, low, high, p = verdict.difference
     words = {"above": "MLR is above", "below": "MLR is below"}.get(verdict.outcome, "no difference shows")
     return f"{scores} | {value:+.0f} | {low:+.0f} to {high:+.0f} | {p:.2g} | {words}"
