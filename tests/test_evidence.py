@@ -100,6 +100,23 @@ def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path
     ]
 
 
+def test_a_table_along_training_has_the_means_at_every_evaluation(study: Path):
+    """A time at which a measure is missing leaves it out: r2 comes at the end."""
+    lines = ["method,task,seed,frames,encoder_cosine,rank,r2"]
+    lines += [
+        f"mlr,dmcontrol/reacher-easy,{seed},{20_000 * k},0.{k},{10 * seed},{k // 2 or ''}"
+        for k in (1, 2, 3)
+        for seed in (1, 2)
+    ]
+    (study / "probes.csv").write_text("\n".join(lines))
+    assert evidence.along(study, 40_000).splitlines() == [
+        "| task | measure | method | 20,000 | 40,000 |",
+        "|:---|:---|:---|---:|---:|",
+        "| reacher-easy | cosine, masked to unmasked | MLR | 0.10 | 0.20 |",
+        "| reacher-easy | effective rank | MLR | 15.00 | 15.00 |",
+    ]
+
+
 def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     """Of one task; SB3's methods need no recipe of ours."""
     rows = ["method,task,seed,frames,score,cpu_seconds"]

@@ -296,6 +296,24 @@ def probes(study: Path, at: int) -> str:
     return "\n".join(lines)
 
 
+def along(study: Path, at: int) -> str:
+    """What the encoder represents in the course of training, up to this time: the mean over seeds."""
+    with (study / "probes.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["frames"]) <= at]
+    times = sorted({int(row["frames"]) for row in rows})
+    lines = ["| task | measure | method | " + " | ".join(f"{frames:,}" for frames in times) + " |"]
+    lines += ["|:---|:---|:---|" + "---:|" * len(times)]
+    for task in sorted({row["task"] for row in rows}):
+        for name, label in MEASURES.items():
+            for method in METHODS:
+                own = [row for row in rows if (row["task"], row["method"]) == (task, method) and row[name]]
+                values = [[float(row[name]) for row in own if int(row["frames"]) == frames] for frames in times]
+                if all(values):
+                    cells = " | ".join(f"{fmean(each):.2f}" for each in values)
+                    lines.append(f"| {_short(task)} | {label} | {NAMES[method]} | {cells} |")
+    return "\n".join(lines)
+
+
 def frontier(study: Path, at: int) -> str:
     """Score against cost on a study's only task: every variant of MLR beside the Baseline, the cheapest first."""
     if not (study / "scores.csv").exists():
@@ -440,6 +458,7 @@ BLOCKS: dict[str, Callable[[Path, int], str]] = {
     "curves": curves,
     "sentence": sentence,
     "probes": probes,
+    "along": along,
     "frontier": frontier,
 }
 
