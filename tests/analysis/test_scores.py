@@ -186,6 +186,7 @@ def test_a_changed_method_has_its_own_name() -> None:
         "mlr agent.hidden=64 objective.mask.ratio=0.3"
     )
     assert method_of(find("atari/pong", "lite", "der")) == "der"
+    assert method_of(toy(7, "mlr", "objective=none", "agent.auxiliary.learning_rate=1e-3")) == "baseline"  # not used
     assert method_of(replace(toy(), name="toy/mine")) == "mlr"
 
 

@@ -79,6 +79,9 @@ def test_a_grid_multiplies_and_the_baseline_is_run_once():
     ratios = [(job.recipe.objective.mask.ratio, job.recipe.agent.hidden) for job in jobs if job.recipe.objective]
     assert ratios[::2] == [(0.1, 8), (0.1, 16), (0.5, 8), (0.5, 16)]
     assert jobs[0].directory.startswith("toy/reach/mlr/mask.ratio=0.1+hidden=8/seed-1-")
+    jobs = expand("toy", seeds=2, tasks=["reach"], grid=["agent.auxiliary.learning_rate=1e-3,1e-4"])
+    assert [job.method for job in jobs] == ["mlr"] * 4 + ["baseline"] * 2
+    assert len({job.recipe.agent.auxiliary for job in jobs if job.recipe.objective is None}) == 1
 
 
 @pytest.mark.parametrize(

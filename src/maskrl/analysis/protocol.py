@@ -8,7 +8,7 @@ from typing import Any
 from maskrl import recipes
 from maskrl.recipes import own
 from maskrl.recipes.published import Unit
-from maskrl.recipes.schema import Profile, Recipe, as_override, difference, leaves
+from maskrl.recipes.schema import Profile, Recipe, as_override, difference, is_unused, leaves
 
 # Values besides those of the environment that may change a score but are not choices of the method.
 PROTOCOL = ("profile", "budget.frames", "budget.decisions", "evaluation.episodes")
@@ -79,7 +79,7 @@ def method_of(recipe: Recipe) -> str:
     named = recipes.usual(recipe, recipe.preset, recipe.objective.name if recipe.objective else None)
     changes = [] if named is None else difference(named, recipe)
     kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
-    told = {path: values.partition(" -> ")[2] for path, _, values in kept}
+    told = {path: values.partition(" -> ")[2] for path, _, values in kept if not is_unused(recipe, path)}
     if "encoder_from" in told:  # files differ by task and seed, but it is one method
         general = told["encoder_from"].replace(recipe.name, "{task}")
         told["encoder_from"] = re.sub(rf"(?<!\d){recipe.seed}(?!\d)", "{seed}", general)

@@ -256,6 +256,11 @@ def digest_of_text(text: str) -> str:
     return hashlib.sha256(json.dumps(json.loads(text), indent=2).encode()).hexdigest()[:8]
 
 
+def is_unused(recipe: Recipe, path: str) -> bool:
+    """Whether nothing reads this value: without an objective, there is no optimiser of one."""
+    return recipe.objective is None and path.startswith("agent.auxiliary.")
+
+
 def leaves(recipe: Recipe) -> dict[str, Any]:
     """Dotted path → value, in the order of the fields. A missing objective is one leaf, None."""
     return dict(tree_leaves("", asdict(recipe)))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from maskrl.recipes import atari, dmcontrol, own, toy
 from maskrl.recipes.methods import METHODS
 from maskrl.recipes.published import rows_of
-from maskrl.recipes.schema import Recipe, as_override, leaves
+from maskrl.recipes.schema import Recipe, as_override, is_unused, leaves
 
 
 class Source(NamedTuple):
@@ -97,7 +97,7 @@ def explain(recipe: Recipe) -> list[Explanation]:
         ours = None
         if path not in usual or value != usual[path]:
             ours = f"override: the recipe has {as_override(usual.get(path))}"
-        elif recipe.objective is None and path.startswith("agent.auxiliary."):
+        elif is_unused(recipe, path):
             ours = "not used: there is no objective"
         elif is_own and (path in sources_of("gym") or path in sources_of(f"gym {recipe.agent.kind}")):
             pass  # the table says why

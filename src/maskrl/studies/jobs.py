@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, cast, get_args
 
 from maskrl.recipes import AnyProfile, ablations, atari, dmcontrol, find, names, own, resolve, toy
-from maskrl.recipes.schema import Profile, Recipe, as_override, digest, leaves
+from maskrl.recipes.schema import Profile, Recipe, as_override, digest, is_unused, leaves
 from maskrl.studies import registered
 
 MOST_JOBS = 100_000  # per sweep
@@ -80,7 +80,7 @@ def expand(
 
     `grid` has overrides with one or several values, and every combination is run: "objective.mask.ratio=0.1,0.5". Separate values
     that contain commas by semicolons, "objective.mask.cube=4,10,10;8,10,10", or give the key again. A key applies to the runs that
-    have it: the Baseline has no `objective`, and is run once.
+    use it: the Baseline has no `objective`, and is run once.
 
     The name of a study (`maskrl.studies.registered`) stands for the sweeps of its page, and allows no other arguments.
     """
@@ -215,7 +215,8 @@ def _axes(cell: Cell, settings: Sequence[tuple[str, str]]) -> dict[str, list[str
     swaps = [
         f"{key}={value}" for key, value in settings if key == "objective" and "," not in value and "{" not in value
     ]
-    there = leaves(cell.resolve([*cell.overrides, *swaps]))
+    recipe = cell.resolve([*cell.overrides, *swaps])
+    there = {path: value for path, value in leaves(recipe).items() if not is_unused(recipe, path)}
     axes: dict[str, list[str]] = {}
     for key, text in settings:
         if key in there or any(path.startswith(f"{key}.") for path in there):
