@@ -156,21 +156,50 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
     assert evidence.frontier(study / "none", 60_000) == evidence.NO_RUNS
 
 
+def test_a_changed_mlr_is_compared_at_the_end_of_every_budget(study: Path):
+    """Differences of 10, 20, 30 and 40 on one task, of 1 to 4 on the other, which ends earlier: means 25 and 2.5."""
+    changed = "mlr agent.auxiliary.warmup_updates=300"
+    rows = ["method,task,seed,frames,score,cpu_seconds"]
+    for task, end, gain in (("cartpole-balance", 60_000, 10), ("walker-walk", 30_000, 1)):
+        for number in range(1, 5):
+            rows += [f"baseline,dmcontrol/{task},{number},{at},{at // 1000},{at}" for at in (10_000, end)]
+            rows += [
+                f'"{changed}",dmcontrol/{task},{number},{at},{at // 1000 + gain * number},{2 * at}'
+                for at in (10_000, end)
+            ]
+    (study / "about.json").write_text(json.dumps({"commands": [], "runs": 16, "versions": {}, "recipes": []}))
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    table = evidence.table(study, None).splitlines()[2:]
+    assert table[0] == "| cartpole-balance | 4 | 85 | 60 | +25 | +4 to +46 | 0.03 | MLR is above | 2.00 × |"
+    assert table[1].startswith("| walker-walk | 4 | 32 | 30 | +2 |")
+    assert table[2].startswith("| mean of 2 tasks | 4 | 59 | 45 | +14 |")
+    assert "at the end of their budgets and with 4 seeds of each" in evidence.sentence(study, None)
+    assert "| walker-walk | MLR | 31 | 32 | 33 | 34 |" in evidence.seeds(study, None)
+    assert ">MLR</text>" in evidence.figure(study)
+    assert len(evidence.measured([study]).splitlines()) == 1  # a plan has the profile's own values
+    # Scores of games have different units: there is no mean.
+    (study / "scores.csv").write_text("\n".join(rows).replace("dmcontrol/", "atari/") + "\n")
+    assert [row.split()[1] for row in evidence.table(study, None).splitlines()[2:]] == [
+        "cartpole-balance",
+        "walker-walk",
+    ]
+
+
 def gate_rows(method: str, scores: Sequence[tuple[int, float]], seed: int = 1) -> list[str]:
     return [f"{method},toy/reach,{seed},{frames},{score},1" for frames, score in scores]
 
 
 def test_a_gate_takes_the_best_of_the_last_evaluations(study: Path):
-    rows = ["method,task,seed,frames,score,cpu_seconds", *gate_rows("curl", ((0, 90), (10, 30), (20, 20)))]
-    (study / "scores.csv").write_text("\n".join([*rows, *gate_rows("drq", ((0, 1), (20, 2))), ""]))
-    assert evidence.gate(study, 2).splitlines()[2:] == ["| `curl` | 20 | 30.0 |", "| `drq` | 20 | 2.0 |"]
-    assert evidence.ROOT / "docs" / "evidence" / "one.svg" not in evidence.outputs()  # too many methods for one picture
+    rows = ["method,task,seed,frames,score,cpu_seconds", *gate_rows("otr", ((0, 90), (10, 30), (20, 20)))]
+    (study / "scores.csv").write_text("\n".join([*rows, *gate_rows("sac_ae", ((0, 1), (20, 2))), ""]))
+    assert evidence.gate(study, 2).splitlines()[2:] == ["| `otr` | 20 | 30.0 |", "| `sac_ae` | 20 | 2.0 |"]
+    assert evidence.ROOT / "docs" / "evidence" / "one.svg" not in evidence.outputs()  # no names for a picture
     # A method that needs longer has its own runs.
     longer = study.with_name("one-long")
     longer.mkdir()
-    (longer / "scores.csv").write_text("\n".join([rows[0], *gate_rows("drq", ((0, 1), (5000, 40))), ""]))
+    (longer / "scores.csv").write_text("\n".join([rows[0], *gate_rows("sac_ae", ((0, 1), (5000, 40))), ""]))
     (longer / "about.json").write_text((study / "about.json").read_text())
-    assert evidence.gate(study, 2).splitlines()[2:] == ["| `curl` | 20 | 30.0 |", "| `drq` | 5,000 | 40.0 |"]
+    assert evidence.gate(study, 2).splitlines()[2:] == ["| `otr` | 20 | 30.0 |", "| `sac_ae` | 5,000 | 40.0 |"]
 
 
 def test_a_table_of_speeds_has_what_was_measured_and_the_gates_of_the_toy(study: Path):

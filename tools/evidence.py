@@ -9,8 +9,8 @@ A page holds blocks such as
     | … |
     <!-- end -->
 
-The words after `evidence:` name a block below, the study and the frames (of a gate, of speeds and of environments: how many of the
-last evaluations count). Speeds are in results/STUDY.json. Curves go into docs/evidence/STUDY.svg.
+The words after `evidence:` name a block below, the study and the frames, or `end` for the end of every budget (of a gate, of speeds
+and of environments: how many of the last evaluations count). Speeds are in results/STUDY.json. Curves go into docs/evidence/STUDY.svg.
 """
 
 import csv
@@ -19,9 +19,11 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from statistics import correlation, fmean
+from typing import Any
 
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH
@@ -38,29 +40,47 @@ NO_RUNS = "There are no runs yet."
 NAMES = {
     "mlr": "MLR",
     "baseline": "Baseline",
+    "curl": "CURL",
+    "drq": "DrQ",
+    "spr": "SPR",
+    "drqv2": "DrQ-v2",
     "sb3": "SB3 alone",
     "sb3+shift": "SB3 + our replay with shifts",
     "sb3+policy": "SB3 + replay + our policy",
     "sb3+mlr": "SB3 + replay + policy + MLR",
 }
 AGENTS = {"sac": "SAC", "rainbow": "Rainbow"}
+Time = int | None  # frames; None: the end of every budget
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def pairs(study: Path) -> Scores:
+def arms(scores: Scores) -> tuple[str, str]:
+    """MLR and the Baseline as the study's runs name them, with the values that it changes."""
+    mlr, baseline = (next((name for name in scores.methods if name.split()[0] == arm), arm) for arm in METHODS)
+    return mlr, baseline
+
+
+def pairs(scores: Scores) -> Scores:
     """The runs whose seed both methods have; the others wait for their partner."""
-    scores = Scores.read(study)
-    known = [{(run.task, run.seed) for run in scores.runs if run.method == method} for method in METHODS]
+    known = [{(run.task, run.seed) for run in scores.runs if run.method == method} for method in arms(scores)]
     return scores.where(lambda run: (run.task, run.seed) in set.intersection(*known))
 
 
-def verdicts(study: Path, at: int) -> Verdicts:
-    return versus(pairs(study), *METHODS, at=at, papers=False)
+def verdicts(study: Path, at: Time) -> Verdicts:
+    """Task by task, and the mean of tasks whose scores have one unit: not of games."""
+    scores = Scores.read(study)
+    mixed = at is None  # tasks have different budgets
+    found = versus(pairs(scores), *arms(scores), at=at, mixed=mixed, papers=False)
+    return found if _in_points(scores.tasks) else replace(found, overall=())
 
 
-def table(study: Path, at: int) -> str:
+def _in_points(tasks: Sequence[str]) -> bool:
+    return all(task.startswith("dmcontrol/") for task in tasks)
+
+
+def table(study: Path, at: Time) -> str:
     """A row for every task, and one for their mean."""
     found = verdicts(study, at)
     if not found.tasks:
@@ -83,17 +103,17 @@ def _row(verdict: Verdict) -> str:
     return f"{scores} | {value:+.0f} | {low:+.0f} to {high:+.0f} | {p:.2g} | {words}"
 
 
-def seeds(study: Path, at: int) -> str:
+def seeds(study: Path, at: Time) -> str:
     """Every run's score."""
     scores = Scores.read(study).at(at)
     numbers = sorted({run.seed for run in scores.runs})
     lines = ["| task | method | " + " | ".join(f"seed {seed}" for seed in numbers) + " |"]
     lines += ["|:---|:---|" + "---:|" * len(numbers)]
     for task in scores.tasks:
-        for method in METHODS:
+        for method in arms(scores):
             by_seed = dict(zip(scores.seeds(method, task), scores.values(method, task), strict=True))
             cells = " | ".join(f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in numbers)
-            lines.append(f"| {_short(task)} | {NAMES[method]} | {cells} |")
+            lines.append(f"| {_short(task)} | {_name(method)} | {cells} |")
     return "\n".join(lines)
 
 
@@ -249,7 +269,7 @@ def curves(study: Path, _: int) -> str:
     return f"![Scores against frames. Thin lines are seeds, thick lines their mean.](evidence/{study.name}.svg)"
 
 
-def sentence(study: Path, at: int) -> str:
+def sentence(study: Path, at: Time) -> str:
     """The answer, of the mean over the tasks."""
     found = verdicts(study, at)
     if not found.tasks:
@@ -258,9 +278,8 @@ def sentence(study: Path, at: int) -> str:
     tasks = [one.task for one in found.tasks]
     where = _listed([_short(task) for task in tasks])
     runs = _span([one.runs for one in found.tasks])
-    start = (
-        f"On {where}, at lite size, after {at:,} frames and with {runs} {'seed' if runs == '1' else 'seeds'} of each"
-    )
+    when = "at the end of their budgets" if at is None else f"after {at:,} frames"
+    start = f"On {where}, at lite size, {when} and with {runs} {'seed' if runs == '1' else 'seeds'} of each"
     price = f"It takes {cost(study, tasks, at):.2f} times the Baseline's processor time."
     if verdict.difference is None:
         return f"{start}, MLR scores {verdict.mean:.0f} and its Baseline {verdict.reference:.0f}: {verdict.untested}. {price}"
@@ -272,10 +291,9 @@ def sentence(study: Path, at: int) -> str:
 MEASURES = {"encoder_cosine": "cosine, masked to unmasked", "rank": "effective rank", "r2": "linear R² of the state"}
 
 
-def probes(study: Path, at: int) -> str:
+def probes(study: Path, at: Time) -> str:
     """What the encoder represents at this time: the mean over seeds, and how it goes with the scores of the same runs."""
-    with (study / "probes.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if int(row["frames"]) == at]
+    rows = _rows(study / "probes.csv", at)
     scores = Scores.read(study).at(at)
     known = {(run.method, run.task, run.seed): run.curve[0][1] for run in scores.runs}
     lines = [
@@ -285,7 +303,7 @@ def probes(study: Path, at: int) -> str:
     for task in scores.tasks:
         for name, label in MEASURES.items():
             of_task = [row for row in rows if row["task"] == task and row[name]]
-            by_method = [[float(row[name]) for row in of_task if row["method"] == method] for method in METHODS]
+            by_method = [[float(row[name]) for row in of_task if row["method"] == method] for method in arms(scores)]
             if not all(by_method):
                 continue
             pairs = [(float(row[name]), known[row["method"], task, int(row["seed"])]) for row in of_task]
@@ -344,22 +362,34 @@ def frontier(study: Path, at: int) -> str:
     return "\n".join(lines)
 
 
+def _name(method: str) -> str:
+    return NAMES[method.split()[0]]
+
+
 def _variant(method: str) -> str:
     name, *changes = method.split()
     return f"{NAMES.get(name, name)} with {', '.join(f'`{change}`' for change in changes)}" if changes else f"`{name}`"
 
 
-def cost(study: Path, tasks: Sequence[str], at: int) -> float:
+def cost(study: Path, tasks: Sequence[str], at: Time) -> float:
     """The processor time of MLR's runs up to this time, as a multiple of the Baseline's: the mean over tasks."""
-    each = [[processor_seconds(study, method, task, at) for method in METHODS] for task in tasks]
+    both = arms(Scores.read(study))
+    each = [[processor_seconds(study, method, task, at) for method in both] for task in tasks]
     return fmean(mlr / baseline for mlr, baseline in each)
 
 
-def processor_seconds(study: Path, method: str, task: str, at: int) -> float:
+def processor_seconds(study: Path, method: str, task: str, at: Time) -> float:
     """The mean over seeds, up to this time."""
-    with (study / "scores.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["method"], row["task"]) == (method, task)]
-    return fmean(float(row["cpu_seconds"]) for row in rows if int(row["frames"]) == at)
+    rows = [row for row in _rows(study / "scores.csv", at) if (row["method"], row["task"]) == (method, task)]
+    return fmean(float(row["cpu_seconds"]) for row in rows)
+
+
+def _rows(file: Path, at: Time) -> list[dict[str, str]]:
+    """The rows of this time; of the last of every run, if it is the end."""
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    last = {(row["method"], row["task"], row["seed"]): row for row in sorted(rows, key=lambda row: int(row["frames"]))}
+    return list(last.values()) if at is None else [row for row in rows if int(row["frames"]) == at]
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -392,8 +422,9 @@ svg{background:#fff}@media(prefers-color-scheme:dark){svg{background:#1b1e24}tex
 def figure(study: Path) -> str:
     """A panel for every task: each seed a thin line, the mean a thick one."""
     scores = Scores.read(study)
-    tasks, panels, colours = scores.tasks, list[str](), {name: f"c{at}" for at, name in enumerate(NAMES)}
-    shown, wide = [name for name in NAMES if name in scores.methods], 250 if len(tasks) > 1 else 460
+    tasks, panels = scores.tasks, list[str]()
+    shown = sorted(scores.methods, key=lambda method: [*NAMES].index(method.split()[0]))
+    colours, wide = {name: f"c{at}" for at, name in enumerate(shown)}, 250 if len(tasks) > 1 else 460
     for index, task in enumerate(tasks):
         runs = [run for run in scores.runs if run.task == task]
         end = max(at for run in runs for at, _ in run.curve)
@@ -429,10 +460,10 @@ def figure(study: Path) -> str:
     for index, method in enumerate(shown):
         x, y = LEFT + KEY * (index % columns), foot + 20 * (index // columns)
         keys.append(f'<path class="mean {colours[method]}" d="M{x},{y}h24"/>')
-        keys.append(f'<text x="{x + 30}" y="{y + 4}">{NAMES[method]}</text>')
+        keys.append(f'<text x="{x + 30}" y="{y + 4}">{_name(method)}</text>')
     keys.append(f'<text x="{LEFT}" y="{height - 8}">score against frames; thin lines are seeds</text>')
     body = "\n".join(part for part in (*panels, *keys) if part)
-    told = f'role="img" aria-label="Scores of {escape(_listed([NAMES[name] for name in shown]))}"'
+    told = f'role="img" aria-label="Scores of {escape(_listed([_name(name) for name in shown]))}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" {told}>'
     return f"{head}\n<style>{STYLE}</style>\n{body}\n</svg>\n"
 
@@ -445,7 +476,7 @@ def _range(scores: Sequence[float]) -> tuple[float, float]:
 
 # ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-BLOCKS: dict[str, Callable[[Path, int], str]] = {
+BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "table": table,
     "seeds": seeds,
     "methods": methods,
@@ -468,7 +499,8 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, study, at = match["words"].split()
-        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, int(at))}\n\n{match[3]}"
+        time = None if at == "end" else int(at)
+        return f"{match[1]}\n{BLOCKS[kind](ROOT / 'results' / study, time)}\n\n{match[3]}"
 
     return BLOCK.sub(fill, page)
 
@@ -477,7 +509,10 @@ MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
 
 
 def measured(studies: Sequence[Path]) -> str:
-    """Mean and spread of every method on every task at every time, where there are runs enough for a test."""
+    """Mean and spread of every method on every task at every time, where there are runs enough for a test.
+
+    Only beside MLR and the Baseline with the profile's own values: a plan is about these.
+    """
     rows = ["study,task,profile,frames,method,mean,std,seeds"]
     for study in studies:
         scores = Scores.read(study)
@@ -487,7 +522,7 @@ def measured(studies: Sequence[Path]) -> str:
                 for method in there.methods:
                     runs = [run for run in there.runs if (run.task, run.method) == (task, method)]
                     values = there.values(method, task)
-                    if len(values) >= ENOUGH:
+                    if len(values) >= ENOUGH and set(METHODS) <= {run.method for run in there.runs if run.task == task}:
                         told = f"{values.mean():.1f},{values.std(ddof=1):.1f},{len(values)}"
                         rows.append(f"{study.name},{task},{runs[0].protocol['profile']},{at},{method},{told}")
     return "\n".join([*rows, ""])
@@ -498,8 +533,14 @@ def outputs() -> dict[Path, str]:
     texts = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()}
     studies = sorted(path.parent for path in (ROOT / "results").glob("*/scores.csv"))
     texts |= {ROOT / MEASURED: measured(studies)}
-    drawn = [study for study in studies if set(Scores.read(study).methods) <= set(NAMES)]
+    drawn = [study for study in studies if _drawable(Scores.read(study).methods)]
     return texts | {ROOT / "docs" / "evidence" / f"{study.name}.svg": figure(study) for study in drawn}
+
+
+def _drawable(methods: Sequence[str]) -> bool:
+    """Whether every method has a name, and no two have the same."""
+    names = [method.split()[0] for method in methods]
+    return set(names) <= set(NAMES) and len(set(names)) == len(names)
 
 
 def main(words: Sequence[str]) -> int:
