@@ -10,7 +10,8 @@ A page holds blocks such as
     <!-- end -->
 
 The words after `evidence:` name a block below, the study and the frames, or `end` for the end of every budget (of a gate, of speeds
-and of environments: how many of the last evaluations count). Speeds are in results/STUDY.json. Curves go into docs/evidence/STUDY.svg.
+and of environments: how many of the last evaluations count). Speeds are in results/STUDY.json. Curves go into
+docs/evidence/STUDY.svg.
 """
 
 import csv
