@@ -58,6 +58,22 @@ def test_the_sentence_says_the_difference_and_the_cost(study: Path):
     assert told.endswith("It takes 1.50 times the Baseline's processor time.")
 
 
+def test_the_seeds_needed_are_those_of_a_plan(study: Path):
+    """The first study has a difference of 100, the second one of -100."""
+    rows = ["method,task,seed,frames,score,cpu_seconds"]
+    for method, gain in (("mlr", 100), ("baseline", 0)):
+        rows += [f"{method},dmcontrol/cartpole-balance,{seed},60000,{gain + 100 * (seed % 2)},1" for seed in range(4)]
+    (study / "about.json").write_text(json.dumps({"commands": [], "runs": 8, "versions": {}, "recipes": []}))
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    # In units of the difference's standard deviation, √2 · 57.7 = 81.6, it is 1.22: (1.96 + 0.84)² / 1.22² = 5.2 by the normal
+    # distribution; Student's needs up to three more.
+    assert evidence.needed(study, 60_000).endswith("with a probability of 80 % from 8 seeds on.")
+    (study / "scores.csv").write_text(
+        "\n".join([*rows, ""]).replace("mlr,", "x,").replace("baseline,", "mlr,").replace("x,", "baseline,")
+    )
+    assert evidence.needed(study, 60_000).startswith("MLR is not above its Baseline")
+
+
 def test_one_method_alone_says_nothing(study: Path):
     lines = (study / "scores.csv").read_text().splitlines()
     (study / "scores.csv").write_text("\n".join(line for line in lines if not line.startswith("baseline")))

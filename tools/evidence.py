@@ -26,8 +26,9 @@ from pathlib import Path
 from statistics import correlation, fmean
 from typing import Any
 
+from maskrl.analysis.power import seeds_for
 from maskrl.analysis.scores import Scores
-from maskrl.analysis.statistics import ENOUGH
+from maskrl.analysis.statistics import ENOUGH, POWER, Summary
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 from maskrl.recipes.methods import TOYS
 from maskrl.words import number
@@ -289,6 +290,17 @@ def sentence(study: Path, at: Time) -> str:
     return f"{start}, MLR differs from its Baseline by {points}. {price}"
 
 
+def needed(study: Path, at: Time) -> str:
+    """One sentence: the seeds that would show a difference of the size that was found."""
+    scores = Scores.read(study).at(at)
+    sides = [[Summary.of(scores.values(method, task)) for task in scores.tasks] for method in arms(scores)]
+    seeds = seeds_for(sides[0], sides[1])
+    if seeds is None:
+        return "MLR is not above its Baseline, so no number of seeds is expected to show a gain."
+    likely = f"with a probability of {100 * POWER:.0f} % from {seeds} seeds on"
+    return f"If the difference that was found is the true one, a study shows it {likely}."
+
+
 MEASURES = {"encoder_cosine": "cosine, masked to unmasked", "rank": "effective rank", "r2": "linear R² of the state"}
 
 
@@ -489,6 +501,7 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "hours": hours,
     "curves": curves,
     "sentence": sentence,
+    "needed": needed,
     "probes": probes,
     "along": along,
     "frontier": frontier,
