@@ -147,6 +147,18 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
         "| MLR | 100 | 200 | 150 | 1.5 |",
         "| SB3 alone | 100 | 200 | 150 | 1.5 |",
     ]
+    # Beside the runs of another study, with the seeds that both have.
+    other = study.with_name("other")
+    other.mkdir()
+    (other / "about.json").write_text((study / "about.json").read_text())
+    more = [f"drq,dmcontrol/cartpole-balance,{seed},60000,{seed},60" for seed in (2, 3)]
+    (other / "scores.csv").write_text("\n".join([rows[0], *more, ""]))
+    assert evidence.methods(study.with_name("one+other+none"), 60_000).splitlines()[2:] == [
+        "| MLR | 200 | 200 | 1.5 |",
+        "| DrQ | 2 | 2 | 1.0 |",
+        "| SB3 alone | 200 | 200 | 1.5 |",
+    ]
+    assert evidence.methods(study.with_name("none"), 60_000) == evidence.NO_RUNS
     told = "Mean scores on cartpole-balance after 60,000 frames, 2 seeds each: MLR 150, SB3 alone 150."
     assert evidence.means(study, 60_000) == told
     assert "SB3 alone" in evidence.figure(study)

@@ -120,15 +120,20 @@ def seeds(study: Path, at: Time) -> str:
 
 
 def methods(study: Path, at: int) -> str:
-    """The scores of every method, seed by seed, on a study's only task."""
-    scores = Scores.read(study).at(at)
-    (task,), numbers = scores.tasks, sorted({run.seed for run in scores.runs})
+    """The scores of every method, seed by seed, on a study's only task; of several studies (a+b), with the seeds that all have."""
+    parts = [part for name in study.name.split("+") if (part := study.with_name(name)).exists()]
+    if not parts:
+        return NO_RUNS
+    found = {part: Scores.read(part).at(at) for part in parts}
+    (task,) = {task for scores in found.values() for task in scores.tasks}
+    numbers = sorted(set.intersection(*({run.seed for run in scores.runs} for scores in found.values())))
     lines = ["| method | " + " | ".join(f"seed {seed}" for seed in numbers) + " | mean | processor minutes |"]
     lines += ["|:---|" + "---:|" * (len(numbers) + 2)]
-    for method in (name for name in NAMES if name in scores.methods):
-        by_seed = dict(zip(scores.seeds(method, task), scores.values(method, task), strict=True))
+    for method, part in ((name, part) for name in NAMES for part in parts if name in found[part].methods):
+        runs = [run for run in found[part].runs if run.method == method and run.seed in numbers]
+        by_seed = {run.seed: run.curve[0][1] for run in runs}
         cells = " | ".join(f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in numbers)
-        minutes = processor_seconds(study, method, task, at) / 60
+        minutes = processor_seconds(part, method, task, at, numbers) / 60
         lines.append(f"| {NAMES[method]} | {cells} | {fmean(by_seed.values()):.0f} | {minutes:.1f} |")
     return "\n".join(lines)
 
@@ -391,10 +396,10 @@ def cost(study: Path, tasks: Sequence[str], at: Time) -> float:
     return fmean(mlr / baseline for mlr, baseline in each)
 
 
-def processor_seconds(study: Path, method: str, task: str, at: Time) -> float:
-    """The mean over seeds, up to this time."""
+def processor_seconds(study: Path, method: str, task: str, at: Time, seeds: Sequence[int] = ()) -> float:
+    """The mean over these seeds, or over all, up to this time."""
     rows = [row for row in _rows(study / "scores.csv", at) if (row["method"], row["task"]) == (method, task)]
-    return fmean(float(row["cpu_seconds"]) for row in rows)
+    return fmean(float(row["cpu_seconds"]) for row in rows if not seeds or int(row["seed"]) in seeds)
 
 
 def _rows(file: Path, at: Time) -> list[dict[str, str]]:
@@ -523,23 +528,31 @@ MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
 
 
 def measured(studies: Sequence[Path]) -> str:
-    """Mean and spread of every method on every task at every time, where there are runs enough for a test.
+    """Mean and spread of both methods on every task at every time, where there are runs enough for a test.
 
-    Only beside MLR and the Baseline with the profile's own values: a plan is about these.
+    Of MLR and the Baseline with the profile's own values: a plan is about these.
     """
-    rows = ["study,task,profile,frames,method,mean,std,seeds"]
+    rows: dict[tuple[str, ...], tuple[int, str]] = {}
     for study in studies:
         scores = Scores.read(study)
         for at in sorted({time for run in scores.runs for time, _ in run.curve if time}):
             there = scores.where(lambda run, at=at: any(time == at for time, _ in run.curve)).at(at)  # type: ignore[misc]
-            for task in there.tasks:
-                for method in there.methods:
-                    runs = [run for run in there.runs if (run.task, run.method) == (task, method)]
-                    values = there.values(method, task)
-                    if len(values) >= ENOUGH and set(METHODS) <= {run.method for run in there.runs if run.task == task}:
-                        told = f"{values.mean():.1f},{values.std(ddof=1):.1f},{len(values)}"
-                        rows.append(f"{study.name},{task},{runs[0].protocol['profile']},{at},{method},{told}")
-    return "\n".join([*rows, ""])
+            for task in (task for task in there.tasks if all(len(there.values(name, task)) for name in METHODS)):
+                for method in METHODS:
+                    profile = next(run.protocol["profile"] for run in there.runs if run.task == task)
+                    values, what = there.values(method, task), (task, profile, str(at), method)
+                    if len(values) >= max(
+                        ENOUGH, rows.get(what, (0, ""))[0] + 1
+                    ):  # a study may repeat runs of a larger one
+                        told = (
+                            study.name,
+                            *what,
+                            f"{values.mean():.1f}",
+                            f"{values.std(ddof=1):.1f}",
+                            str(len(values)),
+                        )
+                        rows[what] = len(values), ",".join(told)
+    return "\n".join(["study,task,profile,frames,method,mean,std,seeds", *(row for _, row in rows.values()), ""])
 
 
 def outputs() -> dict[Path, str]:
