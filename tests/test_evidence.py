@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -204,7 +204,6 @@ def test_a_changed_mlr_is_compared_at_the_end_of_every_budget(study: Path):
     assert "at the end of their budgets and with 4 seeds of each" in evidence.sentence(study, None)
     assert "| walker-walk | MLR | 31 | 32 | 33 | 34 |" in evidence.seeds(study, None)
     assert ">MLR</text>" in evidence.figure(study)
-    assert len(evidence.measured([study]).splitlines()) == 1  # a plan has the profile's own values
     # Scores of games have different units: there is no mean.
     (study / "scores.csv").write_text("\n".join(rows).replace("dmcontrol/", "atari/") + "\n")
     assert [row.split()[1] for row in evidence.table(study, None).splitlines()[2:]] == [
@@ -336,6 +335,26 @@ def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):
     rows = evidence.measured([study]).splitlines()
     assert "one,dmcontrol/reacher-easy,lite,100000,mlr,275.0,142.0,4" in rows  # 110 · √(5/3)
     assert len(rows) == 1 + 4
+    # A study that repeats some of the runs adds nothing, and neither does one of a changed MLR.
+    assert evidence.measured([study, _copy(study, "two", keep=lambda row: ",14," not in row)]).splitlines() == rows
+    assert (
+        evidence.measured([_copy(study, "changed", change=lambda row: row.replace("mlr,", "mlr a=1,"))]).count("\n")
+        == 1
+    )
+
+
+def _copy(
+    study: Path,
+    name: str,
+    keep: Callable[[str], bool] = lambda row: True,
+    change: Callable[[str], str] = lambda row: row,
+) -> Path:
+    other = study.with_name(name)
+    other.mkdir()
+    (other / "about.json").write_text((study / "about.json").read_text())
+    rows = [change(row) for row in (study / "scores.csv").read_text().splitlines() if keep(row)]
+    (other / "scores.csv").write_text("\n".join([*rows, ""]))
+    return other
 
 
 def test_a_stale_page_is_found_and_mended(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from statistics import correlation, fmean
+from statistics import correlation, fmean, stdev
 from typing import Any
 
 from maskrl.analysis.power import seeds_for
@@ -532,27 +532,23 @@ def measured(studies: Sequence[Path]) -> str:
 
     Of MLR and the Baseline with the profile's own values: a plan is about these.
     """
-    rows: dict[tuple[str, ...], tuple[int, str]] = {}
+    largest: dict[tuple[str, ...], tuple[int, str]] = {}  # a study may repeat runs of another
     for study in studies:
-        scores = Scores.read(study)
-        for at in sorted({time for run in scores.runs for time, _ in run.curve if time}):
-            there = scores.where(lambda run, at=at: any(time == at for time, _ in run.curve)).at(at)  # type: ignore[misc]
-            for task in (task for task in there.tasks if all(len(there.values(name, task)) for name in METHODS)):
-                for method in METHODS:
-                    profile = next(run.protocol["profile"] for run in there.runs if run.task == task)
-                    values, what = there.values(method, task), (task, profile, str(at), method)
-                    if len(values) >= max(
-                        ENOUGH, rows.get(what, (0, ""))[0] + 1
-                    ):  # a study may repeat runs of a larger one
-                        told = (
-                            study.name,
-                            *what,
-                            f"{values.mean():.1f}",
-                            f"{values.std(ddof=1):.1f}",
-                            str(len(values)),
-                        )
-                        rows[what] = len(values), ",".join(told)
-    return "\n".join(["study,task,profile,frames,method,mean,std,seeds", *(row for _, row in rows.values()), ""])
+        about = json.loads((study / "about.json").read_text())
+        profiles = {(one["task"], one["method"]): one["recipe"]["profile"] for one in about["recipes"]}
+        with (study / "scores.csv").open(newline="") as file:
+            rows = [
+                row for row in csv.DictReader(file) if (row["task"], row["method"]) in profiles and int(row["frames"])
+            ]
+        for task, frames in sorted({(row["task"], int(row["frames"])) for row in rows}):
+            here = [row for row in rows if (row["task"], int(row["frames"])) == (task, frames)]
+            for method in METHODS if set(METHODS) <= {row["method"] for row in here} else ():
+                scores = [float(row["score"]) for row in here if row["method"] == method]
+                what = task, profiles[task, method], str(frames), method
+                if len(scores) >= ENOUGH and len(scores) > largest.get(what, (0, ""))[0]:
+                    told = *what, f"{fmean(scores):.1f}", f"{stdev(scores):.1f}", str(len(scores))
+                    largest[what] = len(scores), ",".join((study.name, *told))
+    return "\n".join(["study,task,profile,frames,method,mean,std,seeds", *(row for _, row in largest.values()), ""])
 
 
 def outputs() -> dict[Path, str]:
