@@ -133,6 +133,25 @@ def test_a_table_along_training_has_the_means_at_every_evaluation(study: Path):
     ]
 
 
+def test_a_table_along_training_has_tasks_of_different_budgets_and_a_changed_mlr(study: Path):
+    changed = "mlr agent.auxiliary.warmup_updates=300"
+    scores = (study / "scores.csv").read_text().replace("\nmlr,", f"\n{changed},")
+    (study / "scores.csv").write_text(scores)
+    lines = ["method,task,seed,frames,encoder_cosine,rank,r2"]
+    lines += [
+        f"{method},dmcontrol/{task},11,{frames},0.5,,{frames / 100_000}"
+        for method in (changed, "baseline")
+        for task, times in (("reacher-easy", (20_000, 40_000)), ("cartpole-swingup", (10_000, 20_000)))
+        for frames in times
+    ]
+    (study / "probes.csv").write_text("\n".join(lines))
+    rows = evidence.along(study, None).splitlines()
+    assert rows[0] == "| task | measure | method | 10,000 | 20,000 | 40,000 |"
+    assert "| cartpole-swingup | linear R² of the state | MLR | 0.10 | 0.20 | – |" in rows
+    assert "| reacher-easy | linear R² of the state | Baseline | – | 0.20 | 0.40 |" in rows
+    assert len(rows) == 2 + 2 * 2 * 2
+
+
 def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     """Of one task; SB3's methods need no recipe of ours."""
     rows = ["method,task,seed,frames,score,cpu_seconds"]
@@ -182,6 +201,14 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
         "| MLR | 4 | 1.50 × | 500 | +200 | +200 to +201 | above the Baseline |",
     ]
     assert evidence.frontier(study / "none", 60_000) == evidence.NO_RUNS
+    # Its picture has a ring for every run and a dot for every method, further right the more it costs.
+    drawn = ElementTree.fromstring(evidence.outputs()[evidence.ROOT / "docs" / "evidence" / "one-price.svg"])
+    circles = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
+    dots = {circle.get("class"): float(circle.get("cx", 0)) for circle in circles if circle.get("stroke-width")}
+    assert (len(circles), sorted(dots)) == (3 * 4 + 3, ["c0", "c1"])
+    texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Baseline", "MLR", "MLR every=4", "1 ×", "1.5 ×"} <= set(texts)
+    assert [circle.get("cx") for circle in circles if circle.get("class") == "c1"] == [f"{dots['c1']:.1f}"] * 5
 
 
 def test_a_changed_mlr_is_compared_at_the_end_of_every_budget(study: Path):

@@ -19,7 +19,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -332,21 +332,26 @@ def probes(study: Path, at: Time) -> str:
     return "\n".join(lines)
 
 
-def along(study: Path, at: int) -> str:
-    """What the encoder represents in the course of training, up to this time: the mean over seeds."""
+def along(study: Path, at: Time) -> str:
+    """What the encoder represents in the course of training, up to this time: the mean over seeds.
+
+    A measure is left out where it is missing at an evaluation of the task.
+    """
     with (study / "probes.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if int(row["frames"]) <= at]
+        rows = [row for row in csv.DictReader(file) if at is None or int(row["frames"]) <= at]
     times = sorted({int(row["frames"]) for row in rows})
     lines = ["| task | measure | method | " + " | ".join(f"{frames:,}" for frames in times) + " |"]
     lines += ["|:---|:---|:---|" + "---:|" * len(times)]
     for task in sorted({row["task"] for row in rows}):
+        here = [row for row in rows if row["task"] == task]
+        own = sorted({int(row["frames"]) for row in here})
         for name, label in MEASURES.items():
-            for method in METHODS:
-                own = [row for row in rows if (row["task"], row["method"]) == (task, method) and row[name]]
-                values = [[float(row[name]) for row in own if int(row["frames"]) == frames] for frames in times]
-                if all(values):
-                    cells = " | ".join(f"{fmean(each):.2f}" for each in values)
-                    lines.append(f"| {_short(task)} | {label} | {NAMES[method]} | {cells} |")
+            for method in arms(Scores.read(study)):
+                known = [row for row in here if row["method"] == method and row[name]]
+                values = {frames: [float(row[name]) for row in known if int(row["frames"]) == frames] for frames in own}
+                if all(values.values()):
+                    cells = " | ".join(f"{fmean(values[frames]):.2f}" if frames in values else "–" for frames in times)
+                    lines.append(f"| {_short(task)} | {label} | {_name(method)} | {cells} |")
     return "\n".join(lines)
 
 
@@ -356,8 +361,7 @@ def frontier(study: Path, at: int) -> str:
         return NO_RUNS
     scores = Scores.read(study)
     (task,) = scores.tasks
-    base = processor_seconds(study, "baseline", task, at)
-    price = {method: processor_seconds(study, method, task, at) / base for method in scores.methods}
+    price = prices(study, at)
     lines = [
         "| method | runs | processor time | score | difference | 95 % interval | verdict |",
         "|:---|---:|---:|---:|---:|---:|:---|",
@@ -378,6 +382,14 @@ def frontier(study: Path, at: int) -> str:
             f"{start} {verdict.runs} | {price[method]:.2f} × | {verdict.mean:.0f} | {value:+.0f} | {interval} | {told} |"
         )
     return "\n".join(lines)
+
+
+def prices(study: Path, at: Time) -> dict[str, float]:
+    """The processor time of every method on a study's only task, as a multiple of the Baseline's."""
+    scores = Scores.read(study)
+    (task,) = scores.tasks
+    base = processor_seconds(study, "baseline", task, at)
+    return {method: processor_seconds(study, method, task, at) / base for method in scores.methods}
 
 
 def _name(method: str) -> str:
@@ -455,11 +467,7 @@ def figure(study: Path) -> str:
             return f"{x + wide * at / end:.1f},{y + HIGH * (top - score) / (top - low):.1f}"
 
         panels.append(f'<text class="title" x="{x}" y="{y - 12}">{escape(_short(task))}</text>')
-        step = next(size for size in STEPS if (top - low) / size <= 6)
-        for level in (step * line for line in range(math.ceil(low / step), math.floor(top / step) + 1)):
-            height = y + HIGH * (top - level) / (top - low)
-            panels.append(f'<path class="grid" d="M{x},{height:.1f}h{wide}"/>')
-            panels.append(f'<text x="{x - 6}" y="{height + 4:.1f}" text-anchor="end">{level:g}</text>')
+        panels += _levels(x, y, wide, low, top)
         for at in (0, end // 2, end):
             label = f'<text x="{x + wide * at / end:.1f}" y="{y + HIGH + 18}" text-anchor="middle">{at // 1000}k</text>'
             panels.append(label)
@@ -481,7 +489,47 @@ def figure(study: Path) -> str:
         keys.append(f'<text x="{x + 30}" y="{y + 4}">{_name(method)}</text>')
     keys.append(f'<text x="{LEFT}" y="{height - 8}">score against frames; thin lines are seeds</text>')
     body = "\n".join(part for part in (*panels, *keys) if part)
-    told = f'role="img" aria-label="Scores of {escape(_listed([_name(name) for name in shown]))}"'
+    return _svg(width, height, f"Scores of {_listed([_name(name) for name in shown])}", body)
+
+
+def price_figure(study: Path) -> str:
+    """Score against processor time at the end of a study's only task: each seed a ring, the mean of a method a dot."""
+    scores, price = Scores.read(study).at(None), prices(study, None)
+    (task,) = scores.tasks
+    values = {method: [float(score) for score in scores.values(method, task)] for method in price}
+    wide, most = 460, 0.25 * math.ceil(4 * max(price.values()) + 0.4)
+    low, top = _range([score for each in values.values() for score in each])
+    parts = [
+        f'<text class="title" x="{LEFT}" y="{TOP - 12}">{escape(_short(task))}</text>',
+        *_levels(LEFT, TOP, wide, low, top),
+    ]
+    for step in range(4, round(4 * most) + 1):
+        x = LEFT + wide * (step / 4 - 0.9) / (most - 0.9)
+        parts.append(f'<text x="{x:.1f}" y="{TOP + HIGH + 18}" text-anchor="middle">{step / 4:g} ×</text>')
+    for method, each in values.items():
+        x, colour = LEFT + wide * (price[method] - 0.9) / (most - 0.9), "c1" if method == "baseline" else "c0"
+        heights = [TOP + HIGH * (top - score) / (top - low) for score in each]
+        parts += [f'<circle class="{colour}" fill="none" cx="{x:.1f}" cy="{height:.1f}" r="4"/>' for height in heights]
+        parts.append(f'<circle class="{colour}" stroke-width="6" cx="{x:.1f}" cy="{fmean(heights):.1f}" r="3"/>')
+        label = " ".join([_name(method), *(change.removeprefix("objective.") for change in method.split()[1:])])
+        parts.append(f'<text x="{x + 10:.1f}" y="{fmean(heights) + 4:.1f}">{escape(label)}</text>')
+    told = "score against processor time, Baseline = 1; rings are seeds, dots their mean"
+    parts.append(f'<text x="{LEFT}" y="{TOP + HIGH + 44}">{told}</text>')
+    names = _listed(list(dict.fromkeys(_name(name) for name in values)))
+    return _svg(LEFT + wide + GAP, TOP + HIGH + 56, f"Scores and processor time of {names}", "\n".join(parts))
+
+
+def _levels(x: float, y: float, wide: float, low: float, top: float) -> Iterator[str]:
+    """The lines of a panel's grid, with their scores."""
+    step = next(size for size in STEPS if (top - low) / size <= 6)
+    for level in (step * line for line in range(math.ceil(low / step), math.floor(top / step) + 1)):
+        height = y + HIGH * (top - level) / (top - low)
+        yield f'<path class="grid" d="M{x},{height:.1f}h{wide}"/>'
+        yield f'<text x="{x - 6}" y="{height + 4:.1f}" text-anchor="end">{level:g}</text>'
+
+
+def _svg(width: int, height: int, label: str, body: str) -> str:
+    told = f'role="img" aria-label="{escape(label)}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" {told}>'
     return f"{head}\n<style>{STYLE}</style>\n{body}\n</svg>\n"
 
@@ -556,8 +604,16 @@ def outputs() -> dict[Path, str]:
     texts = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()}
     studies = sorted(path.parent for path in (ROOT / "results").glob("*/scores.csv"))
     texts |= {ROOT / MEASURED: measured(studies)}
-    drawn = [study for study in studies if _drawable(Scores.read(study).methods)]
-    return texts | {ROOT / "docs" / "evidence" / f"{study.name}.svg": figure(study) for study in drawn}
+    pictures = {study.name: figure(study) for study in studies if _drawable(Scores.read(study).methods)}
+    pictures |= {
+        f"{study.name}-price": price_figure(study) for study in studies if _has_prices(Scores.read(study).methods)
+    }
+    return texts | {ROOT / "docs" / "evidence" / f"{name}.svg": drawn for name, drawn in pictures.items()}
+
+
+def _has_prices(methods: Sequence[str]) -> bool:
+    """Whether a study compares MLR with `objective.every`'s values."""
+    return "baseline" in methods and any(method.startswith("mlr objective.every=") for method in methods)
 
 
 def _drawable(methods: Sequence[str]) -> bool:

@@ -122,6 +122,12 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def listed(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in a list of a JSON object; empty if there is no such list."""
+    each = found.get(name)
+    return [one for one in each if isinstance(one, dict)] if isinstance(each, list) else []
+
+
 def require_plain(folder: Path) -> None:
     """Raise RunError if something else has the name of a run's file or folder."""
     for name, most in FILES.items():

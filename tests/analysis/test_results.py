@@ -108,7 +108,7 @@ def test_results_whose_recipes_cannot_be_read_have_scores_and_a_problem(runs: Pa
     assert "does not say how these scores were made" in scores.problems[0]
 
 
-def test_probes_are_published_with_the_linear_one_of_the_end(tmp_path: Path):
+def test_probes_are_published_with_the_linear_ones_of_the_same_time(tmp_path: Path):
     recipe = resolve("toy/reach", method="mlr")
     probes = [
         {
@@ -130,9 +130,14 @@ def test_probes_are_published_with_the_linear_one_of_the_end(tmp_path: Path):
         "mlr,toy/reach,1,1000,0.8123,,20.5,0.0,,",
         "mlr,toy/reach,1,3000,0.8123,,20.5,0.0,0.7778,0.5",
     ]
-    (run / "probe.json").write_text(json.dumps({"frames": 1000, "linear": linear}))  # of an earlier time
+    (run / "probe.json").write_text(json.dumps({"frames": 2000, "linear": linear}))  # between evaluations
     publish([run], tmp_path / "results")
     assert (tmp_path / "results" / "probes.csv").read_text().endswith("20.5,0.0,,\n")
+    earlier = [{"frames": 1000, "linear": {"r2": 0.25, "r2_random_encoder": 0.5}}, "damaged", {"linear": linear}]
+    (run / "probe.json").write_text(json.dumps({"frames": 3000, "linear": linear, "earlier": earlier}))
+    publish([run], tmp_path / "results")
+    rows = (tmp_path / "results" / "probes.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[-2:] for row in rows] == [["0.25", "0.5"], ["0.7778", "0.5"]]
     assert Scores.read(tmp_path / "results").problems == ()
 
 

@@ -450,6 +450,17 @@ def test_a_run_is_probed_to_the_same_numbers_every_time_and_is_not_touched(finis
     assert linear["fitted_to"] > linear["tested_on"] > 0
 
 
+def test_results_of_earlier_checkpoints_are_kept(finished):
+    """Probed at 40 and 80 frames before: probe.json has them below the newest result. Of a later time there is nothing."""
+    run = finished["baseline"]
+    first, second, later = ({"frames": frames, "rank": frames / 10, "linear": None} for frames in (40, 80, 120))
+    for before, kept in (({**second, "earlier": [first, 7]}, [first, second]), (later, []), ({"earlier": 3}, [])):
+        (run.path / "probe.json").write_text(json.dumps(before))
+        assert probe(run, clips=2, tell=no_words)["earlier"] == kept
+        again = probe(run, clips=2, tell=no_words)
+        assert again["earlier"] == kept == json.loads((run.path / "probe.json").read_text())["earlier"]
+
+
 def test_the_masks_and_the_number_of_clips_can_be_given(finished):
     mask = tiny_recipe().objective
     found = probe(finished["baseline"], like=mask, clips=2, tell=no_words)

@@ -2,7 +2,7 @@
 
 scores.csv   a row per evaluation: method, task, seed, frames, decisions, updates, score, seconds, processor seconds; before
              training also the score of random actions
-probes.csv   a row per probe of the encoder during training, and the final linear probe if `maskrl probe` was run
+probes.csv   a row per probe of the encoder during training, with the linear probe if `maskrl probe` was run at that time
 about.json   the recipe of every method on every task, all versions, the machine, and the commands
 """
 
@@ -16,18 +16,19 @@ from typing import Any
 
 from maskrl.analysis.protocol import method_of, task_of
 from maskrl.analysis.reading import ABOUT, CSV, SCORES, run_folders, score_or_nan
-from maskrl.files import RunError, read_bytes, read_object, write_whole
+from maskrl.files import RunError, listed, read_bytes, read_object, write_whole
 from maskrl.outputs import require_output
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.directory import HARDWARE, Run
 
 PROBES = "probes.csv"
+LINEAR = ("r2", "r2_random_encoder")  # of the linear probe
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     SCORES: ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds", "random"),
     PROBES: (
         *("method", "task", "seed", "frames", "encoder_cosine", "decoder_cosine", "rank", "dead"),
-        *("r2", "r2_random_encoder"),
+        *LINEAR,
     ),
 }
 MARK = b'{\n "commands": ['  # the beginning of about.json
@@ -159,14 +160,15 @@ def _row(run: Run, method: str, task: str, event: dict[str, Any]) -> dict[str, A
 
 
 def _probes(run: Run, method: str, task: str) -> list[dict[str, Any]]:
-    """The cheap probes of a run; the last row also has the linear probe, if there is one at that time."""
+    """The cheap probes of a run. A row also has the linear probe, if `maskrl probe` was run at that time."""
     whose = {"method": method, "task": task, "seed": run.recipe.seed}
     rows = [{name: _short(event.get(name)) for name in COLUMNS[PROBES]} | whose for event in run.events("probe")]
-    if rows and (run.path / "probe.json").exists():
-        found = read_object(run.path, "probe.json")
-        linear = found.get("linear")
-        if found.get("frames") == rows[-1]["frames"] and isinstance(linear, dict):
-            rows[-1] |= {name: _short(linear.get(name)) for name in ("r2", "r2_random_encoder")}
+    measured = read_object(run.path, "probe.json")
+    for probe in (measured, *listed(measured, "earlier")):
+        linear = probe.get("linear")
+        values = {name: _short(linear.get(name)) for name in LINEAR} if isinstance(linear, dict) else {}
+        for row in rows:
+            row |= values if row["frames"] == probe.get("frames") else {}
     return rows
 
 

@@ -11,7 +11,7 @@ import gymnasium as gym
 from maskrl.agents.base import Agent
 from maskrl.clock import Clock
 from maskrl.envs.base import EnvConfig
-from maskrl.files import write_whole
+from maskrl.files import listed, read_object, write_whole
 from maskrl.nn.clip import Clip
 from maskrl.objectives.base import ObjectiveConfig
 from maskrl.recipes.schema import Recipe
@@ -65,9 +65,17 @@ def probe(
         **summary(seen),
         "linear": linear,
         "linear_reason": why,
+        "earlier": _earlier(run, clock.frames),
     }
     write_whole(run.path / "probe.json", json.dumps(found, indent=2))
     return found
+
+
+def _earlier(run: Run, frames: int) -> list[dict[str, Any]]:
+    """What probe.json has of the run's earlier checkpoints, oldest first."""
+    before = read_object(run.path, "probe.json")
+    known = [one for one in (*listed(before, "earlier"), before) if isinstance(one.get("frames"), int)]
+    return [{key: one[key] for key in one if key != "earlier"} for one in known if one["frames"] < frames]
 
 
 def _stored(run: Run, env: gym.Env[Any, Any], state: dict[str, Any], tell: Tell) -> Replay:
