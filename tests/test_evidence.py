@@ -101,6 +101,21 @@ def test_few_seeds_get_no_interval(study: Path):
     assert "interval" not in evidence.sentence(study, 100_000)
 
 
+def test_studies_are_joined_task_by_task(study: Path):
+    """Differences of 10 to 40 (mean 25, standard error 6.455), and of 0, -1, 1, 0 twice (0.408): their mean is 25/3 = 8.33.
+
+    Its standard error is √(6.455² + 2 · 0.408²) / 3 = 2.160; the first dominates, so there are 3.05 degrees of freedom, t = 3.16.
+    """
+    assert evidence.together(study.with_name("none"), 100_000) == evidence.NOTHING
+    _copy(study, "two", keep=lambda row: "reacher" not in row)
+    told = evidence.together(study.with_name("one+two+none"), 100_000)
+    assert told == (
+        "Over the 3 comparisons on a task, with 12 pairs of runs together, MLR differs from its Baseline by **+8 points of 1000 "
+        "(95 % interval +2 to +15)**."
+    )
+    assert "by **+0 points of 1000 (95 % interval +0 to +0)**" in evidence.together(study.with_name("one"), 99_999)
+
+
 def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path):
     lines = ["method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder"]
     for method, values in SCORES["reacher-easy"].items():

@@ -28,7 +28,7 @@ from typing import Any
 
 from maskrl.analysis.power import seeds_for
 from maskrl.analysis.scores import Scores
-from maskrl.analysis.statistics import ENOUGH, POWER, Summary
+from maskrl.analysis.statistics import ENOUGH, POWER, ZERO, Summary, welch
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 from maskrl.recipes.methods import TOYS
 from maskrl.words import number
@@ -295,6 +295,32 @@ def sentence(study: Path, at: Time) -> str:
     return f"{start}, MLR differs from its Baseline by {points}. {price}"
 
 
+def together(study: Path, most: int) -> str:
+    """One sentence over several studies (a+b), each run at its last evaluation within these frames: the mean over their tasks."""
+    groups, pairs = list[Summary](), 0
+    for part in (study.with_name(name) for name in study.name.split("+")):
+        if not (part / "scores.csv").exists():
+            continue
+        last = {(run.method, run.task, run.seed): _last(run.curve, most) for run in Scores.read(part).runs}
+        mlr, baseline = arms(Scores.read(part))
+        for task in sorted({task for _, task, _ in last}):
+            seeds = {seed for method, of, seed in last if (method, of) == (mlr, task)}
+            seeds &= {seed for method, of, seed in last if (method, of) == (baseline, task)}
+            found = [last[mlr, task, seed] - last[baseline, task, seed] for seed in sorted(seeds)]
+            if len(found) >= ENOUGH:
+                groups.append(Summary.of(found))
+                pairs += len(found)
+    if len(groups) < 2:
+        return NOTHING
+    value, low, high, _ = welch(groups, [ZERO] * len(groups))
+    start = f"Over the {len(groups)} comparisons on a task, with {pairs} pairs of runs together"
+    return f"{start}, MLR differs from its Baseline by **{value:+.0f} points of 1000 (95 % interval {low:+.0f} to {high:+.0f})**."
+
+
+def _last(curve: Sequence[tuple[int, float]], most: int) -> float:
+    return max((at, score) for at, score in curve if at <= most)[1]
+
+
 def needed(study: Path, at: Time) -> str:
     """One sentence: the seeds that would show a difference of the size that was found."""
     scores = Scores.read(study).at(at)
@@ -554,6 +580,7 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "hours": hours,
     "curves": curves,
     "sentence": sentence,
+    "together": together,
     "needed": needed,
     "probes": probes,
     "along": along,
