@@ -101,6 +101,18 @@ def test_few_seeds_get_no_interval(study: Path):
     assert "interval" not in evidence.sentence(study, 100_000)
 
 
+def test_the_answers_of_studies_stand_below_each_other(study: Path):
+    """Tasks with one unit have one row, games one each; a study without runs has none."""
+    _copy(study, "two", change=lambda row: row.replace("dmcontrol/", "atari/"))
+    rows = evidence.answers(study.with_name("one@100000+none@end+two@end"), None).splitlines()[2:]
+    assert [row.split(" | ")[:3] for row in rows] == [
+        ["| one", "cartpole-swingup, reacher-easy", "4"],
+        ["| two", "cartpole-swingup", "4"],
+        ["| two", "reacher-easy", "4"],
+    ]
+    assert rows[2] == "| two | reacher-easy | 4 | +25 | +4 to +46 | MLR is above | 1.50 × |"
+
+
 def test_studies_are_joined_task_by_task(study: Path):
     """Differences of 10 to 40 (mean 25, standard error 6.455), and of 0, -1, 1, 0 twice (0.408): their mean is 25/3 = 8.33.
 

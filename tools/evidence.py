@@ -105,6 +105,24 @@ def _row(verdict: Verdict) -> str:
     return f"{scores} | {value:+.0f} | {low:+.0f} to {high:+.0f} | {p:.2g} | {words}"
 
 
+def answers(study: Path, _: Time) -> str:
+    """A row for every study (a@60000+b@end): the mean of its tasks, or each task if they have no common unit."""
+    lines = ["| study | where | runs of each | MLR - Baseline | 95 % interval | verdict | processor time |"]
+    lines += ["|:---|:---|---:|---:|---:|:---|---:|"]
+    for name, _, time in (part.partition("@") for part in study.name.split("+")):
+        folder, at = study.with_name(name), None if time == "end" else int(time)
+        found = verdicts(folder, at) if (folder / "scores.csv").exists() else Verdicts((), (), ())
+        for verdict in found.overall or found.tasks:
+            tasks = [one.task for one in found.tasks] if found.overall else [verdict.task]
+            runs = _span([one.runs for one in found.tasks if one.task in tasks])
+            *_, difference, interval, _, words = _row(verdict).split(" | ")
+            where = f"{', '.join(_short(task) for task in tasks)} | {runs}"
+            lines.append(
+                f"| {name} | {where} | {difference} | {interval} | {words} | {cost(folder, tasks, at):.2f} × |"
+            )
+    return "\n".join(lines)
+
+
 def seeds(study: Path, at: Time) -> str:
     """Every run's score."""
     scores = Scores.read(study).at(at)
@@ -570,6 +588,7 @@ def _range(scores: Sequence[float]) -> tuple[float, float]:
 
 BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "table": table,
+    "answers": answers,
     "seeds": seeds,
     "methods": methods,
     "means": means,
