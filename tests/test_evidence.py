@@ -211,8 +211,9 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     assert len(evidence.measured([study]).splitlines()) == 1
 
 
-def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
-    gains, minutes = {"baseline": 0, "mlr": 200, "mlr objective.every=4": 150}, {"baseline": 2, "mlr": 3}
+@pytest.mark.parametrize("value", ["objective.every=4", "agent.auxiliary.clips=4"])
+def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path, value: str):
+    gains, minutes = {"baseline": 0, "mlr": 200, f"mlr {value}": 150}, {"baseline": 2, "mlr": 3}
     rows = ["method,task,seed,frames,score,cpu_seconds"]
     for method, gain in gains.items():
         seconds = 60 * minutes.get(method, 2.5)
@@ -224,7 +225,7 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
     (study / "scores.csv").write_text("\n".join([*rows, ""]))
     assert evidence.frontier(study, 60_000).splitlines()[2:] == [
         "| Baseline | 4 | 1.00 × | 300 | – | – | – |",
-        "| MLR with `objective.every=4` | 4 | 1.25 × | 450 | +150 | +150 to +151 | above the Baseline |",
+        f"| MLR with `{value}` | 4 | 1.25 × | 450 | +150 | +150 to +151 | above the Baseline |",
         "| MLR | 4 | 1.50 × | 500 | +200 | +200 to +201 | above the Baseline |",
     ]
     assert evidence.frontier(study / "none", 60_000) == evidence.NO_RUNS
@@ -234,7 +235,7 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path):
     dots = {circle.get("class"): float(circle.get("cx", 0)) for circle in circles if circle.get("stroke-width")}
     assert (len(circles), sorted(dots)) == (3 * 4 + 3, ["c0", "c1"])
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Baseline", "MLR", "MLR every=4", "1 ×", "1.5 ×"} <= set(texts)
+    assert {"Baseline", "MLR", f"MLR {value.rpartition('.')[2]}", "1 ×", "1.5 ×"} <= set(texts)
     assert [circle.get("cx") for circle in circles if circle.get("class") == "c1"] == [f"{dots['c1']:.1f}"] * 5
 
 

@@ -555,7 +555,7 @@ def price_figure(study: Path) -> str:
         heights = [TOP + HIGH * (top - score) / (top - low) for score in each]
         parts += [f'<circle class="{colour}" fill="none" cx="{x:.1f}" cy="{height:.1f}" r="4"/>' for height in heights]
         parts.append(f'<circle class="{colour}" stroke-width="6" cx="{x:.1f}" cy="{fmean(heights):.1f}" r="3"/>')
-        label = " ".join([_name(method), *(change.removeprefix("objective.") for change in method.split()[1:])])
+        label = " ".join([_name(method), *(change.rpartition(".")[2] for change in method.split()[1:])])
         parts.append(f'<text x="{x + 10:.1f}" y="{fmean(heights) + 4:.1f}">{escape(label)}</text>')
     told = "score against processor time, Baseline = 1; rings are seeds, dots their mean"
     parts.append(f'<text x="{LEFT}" y="{TOP + HIGH + 44}">{told}</text>')
@@ -658,8 +658,8 @@ def outputs() -> dict[Path, str]:
 
 
 def _has_prices(methods: Sequence[str]) -> bool:
-    """Whether a study compares MLR with `objective.every`'s values."""
-    return "baseline" in methods and any(method.startswith("mlr objective.every=") for method in methods)
+    """Whether a study compares several variants of MLR with the Baseline."""
+    return "baseline" in methods and sum(method.split()[0] == "mlr" for method in methods) > 1
 
 
 def _drawable(methods: Sequence[str]) -> bool:
