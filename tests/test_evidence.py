@@ -67,11 +67,13 @@ def test_the_seeds_needed_are_those_of_a_plan(study: Path):
     (study / "scores.csv").write_text("\n".join([*rows, ""]))
     # In units of the difference's standard deviation, √2 · 57.7 = 81.6, it is 1.22: (1.96 + 0.84)² / 1.22² = 5.2 by the normal
     # distribution; Student's needs up to three more.
-    assert evidence.needed(study, 60_000).endswith("with a probability of 80 % from 8 seeds on.")
+    assert evidence.needed(study, 60_000).endswith(
+        "with a probability of 80 % from 8 seeds of each method on every task."
+    )
     (study / "scores.csv").write_text(
         "\n".join([*rows, ""]).replace("mlr,", "x,").replace("baseline,", "mlr,").replace("x,", "baseline,")
     )
-    assert evidence.needed(study, 60_000).startswith("MLR is not above its Baseline")
+    assert evidence.needed(study, 60_000).startswith("The difference that was found is not above 0")
 
 
 def test_one_method_alone_says_nothing(study: Path):
@@ -138,9 +140,19 @@ def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path
     (study / "probes.csv").write_text("\n".join(lines))
     rows = evidence.probes(study, 100_000).splitlines()[2:]
     assert rows == [
-        "| reacher-easy | cosine, masked to unmasked | 0.28 | 0.25 | +1.00 |",
-        "| reacher-easy | effective rank | -275.00 | -250.00 | -1.00 |",
+        "| reacher-easy | cosine, masked to unmasked | 4 | 0.28 | 0.25 | +1.00 |",
+        "| reacher-easy | effective rank | 4 | -275.00 | -250.00 | -1.00 |",
     ]
+    # A run that was not measured is counted out; a correlation over too few runs, or over cosines of different masks, is left out.
+    (study / "probes.csv").write_text("\n".join(lines[:-1]))
+    assert "| reacher-easy | cosine, masked to unmasked | 4 and 3 | 0.28 | 0.20 | – |" in evidence.probes(
+        study, 100_000
+    )
+    (study / "probes.csv").write_text("\n".join(lines).replace("\nmlr,", "\nmlr objective.mask.ratio=0.5,"))
+    (study / "scores.csv").write_text(
+        (study / "scores.csv").read_text().replace("\nmlr,", "\nmlr objective.mask.ratio=0.5,")
+    )
+    assert [row.rsplit("|", 2)[1] for row in evidence.probes(study, 100_000).splitlines()[2:]] == [" – ", " -1.00 "]
 
 
 def test_a_table_along_training_has_the_means_at_every_evaluation(study: Path):
@@ -209,6 +221,29 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     assert evidence.means(study, 60_000) == told
     assert "SB3 alone" in evidence.figure(study)
     assert len(evidence.measured([study]).splitlines()) == 1
+
+
+def test_courses_have_every_score_of_every_change(study: Path):
+    rows = ["method,task,seed,frames,decisions,updates,score,cpu_seconds"]
+    for method, scores in (("mlr", (0, 955, 990)), ("baseline", (5, 355, 3620)), ("mlr agent.epsilon=0", (0, 0, 0))):
+        rows += [
+            f"{method},atari/road_runner,{seed},{4 * at},{at},{at},{score},1"
+            for seed in (101, 102)[: 1 + (method == "mlr")]
+            for at, score in zip((0, 5000, 10_000), scores, strict=True)
+        ]
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    (study / "about.json").write_text(json.dumps({"commands": [], "runs": 4, "versions": {}, "recipes": []}))
+    assert evidence.courses(study, None).splitlines() == [
+        "| method | seed 101 | seed 102 | mean at the end |",
+        "|:---|---:|---:|---:|",
+        "| MLR | 955, 990 | 955, 990 | 990 |",
+        "| Baseline | 355, 3620 | – | 3620 |",
+        "| MLR with `agent.epsilon=0` | 0, 0 | – | 0 |",
+    ]
+    assert evidence.courses(study / "none", None) == evidence.NO_RUNS
+    # Two Baselines have no common price.
+    assert not evidence._has_prices(["mlr", "mlr a=1", "baseline", "baseline a=1"])
+    assert evidence._has_prices(["mlr", "mlr a=1", "baseline"])
 
 
 @pytest.mark.parametrize("value", ["objective.every=4", "agent.auxiliary.clips=4"])

@@ -156,6 +156,22 @@ def methods(study: Path, at: int) -> str:
     return "\n".join(lines)
 
 
+def courses(study: Path, _: Time) -> str:
+    """The scores of every run in the course of training, on a study's only task: a row for every method and change of it."""
+    if not (study / "scores.csv").exists():
+        return NO_RUNS
+    scores = Scores.read(study)
+    numbers = sorted({run.seed for run in scores.runs})
+    lines = ["| method | " + " | ".join(f"seed {seed}" for seed in numbers) + " | mean at the end |"]
+    lines += ["|:---|" + "---:|" * (len(numbers) + 1)]
+    for method in sorted(scores.methods, key=lambda name: (name.split()[1:], METHODS.index(name.split()[0]))):
+        curves = {run.seed: [score for at, score in run.curve if at] for run in scores.runs if run.method == method}
+        cells = (", ".join(f"{score:.0f}" for score in curves.get(seed, ())) or "–" for seed in numbers)
+        mean = fmean(curve[-1] for curve in curves.values())
+        lines.append(f"| {_variant(method)} | {' | '.join(cells)} | {mean:.0f} |")
+    return "\n".join(lines)
+
+
 def means(study: Path, at: int) -> str:
     """One sentence with the mean of every method on a study's only task."""
     scores = Scores.read(study).at(at)
@@ -291,7 +307,8 @@ def curves(study: Path, _: int) -> str:
     """The figure of a study."""
     if not (study / "scores.csv").exists():
         return NO_RUNS
-    return f"![Scores against frames. Thin lines are seeds, thick lines their mean.](evidence/{study.name}.svg)"
+    (unit,) = {run.unit for run in Scores.read(study).runs}
+    return f"![Scores against {unit}. Thin lines are seeds, thick lines their mean.](evidence/{study.name}.svg)"
 
 
 def sentence(study: Path, at: Time) -> str:
@@ -345,8 +362,8 @@ def needed(study: Path, at: Time) -> str:
     sides = [[Summary.of(scores.values(method, task)) for task in scores.tasks] for method in arms(scores)]
     seeds = seeds_for(sides[0], sides[1])
     if seeds is None:
-        return "MLR is not above its Baseline, so no number of seeds is expected to show a gain."
-    likely = f"with a probability of {100 * POWER:.0f} % from {seeds} seeds on"
+        return "The difference that was found is not above 0, so no number of seeds follows from it."
+    likely = f"with a probability of {100 * POWER:.0f} % from {seeds} seeds of each method on every task"
     return f"If the difference that was found is the true one, a study shows it {likely}."
 
 
@@ -358,9 +375,10 @@ def probes(study: Path, at: Time) -> str:
     rows = _rows(study / "probes.csv", at)
     scores = Scores.read(study).at(at)
     known = {(run.method, run.task, run.seed): run.curve[0][1] for run in scores.runs}
+    own_masks = any(change.startswith("objective.mask") for method in scores.methods for change in method.split())
     lines = [
-        "| task | measure | MLR | Baseline | correlation with the score, over runs |",
-        "|:---|:---|---:|---:|---:|",
+        "| task | measure | runs | MLR | Baseline | correlation with the score, over runs |",
+        "|:---|:---|:---|---:|---:|---:|",
     ]
     for task in scores.tasks:
         for name, label in MEASURES.items():
@@ -370,9 +388,10 @@ def probes(study: Path, at: Time) -> str:
                 continue
             pairs = [(float(row[name]), known[row["method"], task, int(row["seed"])]) for row in of_task]
             means = " | ".join(f"{fmean(values):.2f}" for values in by_method)
-            enough = len(pairs) >= 2 * ENOUGH
-            together = f"{correlation(*zip(*pairs, strict=True)):+.2f}" if enough else "–"
-            lines.append(f"| {_short(task)} | {label} | {means} | {together} |")
+            pooled = len(pairs) >= 2 * ENOUGH and not (own_masks and name == "encoder_cosine")  # of other masks
+            together = f"{correlation(*zip(*pairs, strict=True)):+.2f}" if pooled else "–"
+            runs = " and ".join(dict.fromkeys(str(len(values)) for values in by_method))
+            lines.append(f"| {_short(task)} | {label} | {runs} | {means} | {together} |")
     return "\n".join(lines)
 
 
@@ -411,12 +430,13 @@ def frontier(study: Path, at: int) -> str:
         "|:---|---:|---:|---:|---:|---:|:---|",
     ]
     for method in sorted(price, key=lambda name: price[name]):
-        start = f"| {NAMES.get(method) or _variant(method)} |"
+        start = f"| {_variant(method)} |"
         if method == "baseline":
             values = scores.at(at).values(method, task)
             lines.append(f"{start} {len(values)} | 1.00 × | {values.mean():.0f} | – | – | – |")
             continue
-        (verdict,) = versus(scores, method, "baseline", at=at, papers=False).tasks
+        both = scores.where(lambda run, method=method: run.method in (method, "baseline"))
+        (verdict,) = versus(pairs(both), method, "baseline", at=at, papers=False).tasks
         told = verdict.untested or "no difference shows"
         value, interval = verdict.mean - verdict.reference, "–"
         if verdict.difference is not None:
@@ -442,7 +462,7 @@ def _name(method: str) -> str:
 
 def _variant(method: str) -> str:
     name, *changes = method.split()
-    return f"{NAMES.get(name, name)} with {', '.join(f'`{change}`' for change in changes)}" if changes else f"`{name}`"
+    return NAMES[name] + (f" with {', '.join(f'`{change}`' for change in changes)}" if changes else "")
 
 
 def cost(study: Path, tasks: Sequence[str], at: Time) -> float:
@@ -531,7 +551,7 @@ def figure(study: Path) -> str:
         x, y = LEFT + KEY * (index % columns), foot + 20 * (index // columns)
         keys.append(f'<path class="mean {colours[method]}" d="M{x},{y}h24"/>')
         keys.append(f'<text x="{x + 30}" y="{y + 4}">{_name(method)}</text>')
-    keys.append(f'<text x="{LEFT}" y="{height - 8}">score against frames; thin lines are seeds</text>')
+    keys.append(f'<text x="{LEFT}" y="{height - 8}">score against {scores.runs[0].unit}; thin lines are seeds</text>')
     body = "\n".join(part for part in (*panels, *keys) if part)
     return _svg(width, height, f"Scores of {_listed([_name(name) for name in shown])}", body)
 
@@ -591,6 +611,7 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "answers": answers,
     "seeds": seeds,
     "methods": methods,
+    "courses": courses,
     "means": means,
     "gate": gate,
     "speed": speed,
@@ -658,8 +679,9 @@ def outputs() -> dict[Path, str]:
 
 
 def _has_prices(methods: Sequence[str]) -> bool:
-    """Whether a study compares several variants of MLR with the Baseline."""
-    return "baseline" in methods and sum(method.split()[0] == "mlr" for method in methods) > 1
+    """Whether a study compares several variants of MLR with one Baseline."""
+    names = [method.split()[0] for method in methods]
+    return names.count("baseline") == 1 and names.count("mlr") > 1
 
 
 def _drawable(methods: Sequence[str]) -> bool:

@@ -1,0 +1,146 @@
+"""The numbers in the text of docs/evidence.md: each is computed here from results/, or it stands in the plan of its study.
+
+The tables and sentences between `<!-- evidence: … -->` and `<!-- end -->` are in test_evidence.py.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "evidence.md").read_text()
+
+
+@cache
+def table(study: str, kind: str = "scores") -> list[dict[str, str]]:
+    with (ROOT / "results" / study / f"{kind}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def column(study: str, task: str, method: str, frames: int, name: str = "score", kind: str = "scores") -> list[float]:
+    """One number of every run, in the order of the seeds."""
+    rows = [
+        row
+        for row in table(study, kind)
+        if row["task"].rpartition("/")[2] == task
+        and row["method"].split()[0] == method
+        and int(row["frames"]) == frames
+        and row[name]
+    ]
+    return [float(row[name]) for row in sorted(rows, key=lambda row: int(row["seed"]))]
+
+
+def differences(study: str, task: str, frames: int) -> list[float]:
+    both = (column(study, task, method, frames) for method in ("mlr", "baseline"))
+    return [mlr - baseline for mlr, baseline in zip(*both, strict=True)]
+
+
+def untrained(study: str, task: str) -> float:
+    return fmean(score for method in ("mlr", "baseline") for score in column(study, task, method, 0))
+
+
+def random_play(study: str, task: str) -> float:
+    return fmean(score for method in ("mlr", "baseline") for score in column(study, task, method, 0, "random"))
+
+
+def span(values: Sequence[float]) -> float:
+    return max(values) - min(values)
+
+
+def of_dmcontrol() -> Iterator[str]:
+    study, catch, reacher = "lite-dmcontrol", "ball_in_cup-catch", "reacher-easy"
+    *_, second, first = sorted(column(study, catch, "mlr", 60_000))
+    best = max(column(study, catch, "baseline", 60_000))
+    level = untrained(study, catch)
+    assert sorted(column(study, catch, "mlr", 60_000))[-3] < level < second
+    yield f"untrained networks score {level:.0f} on average. Two of the five runs of MLR end far above that"
+    yield f"({second:.0f} and {first:.0f}); the best run of the Baseline has {best:.0f}."
+    level = untrained(study, reacher)
+    low = [
+        [score for score in column(study, reacher, method, 60_000) if score < level] for method in ("mlr", "baseline")
+    ]
+    ((mlr,), (baseline,)) = low
+    yield f"untrained networks score {level:.0f} on average; one run of MLR ({mlr:.0f}) and one of the Baseline ({baseline:.0f}) end"
+    fit = [column(study, "cartpole-swingup", method, 100_000, "r2", "probes") for method in ("mlr", "baseline")]
+    assert [len(each) for each in fit] == [4, 4]
+    yield f"after 100,000 frames, on cartpole-swingup ({fmean(fit[0]):.2f} and {fmean(fit[1]):.2f}, 4 runs of each)"
+
+
+def of_balance() -> Iterator[str]:
+    found = differences("lite-balance", "cartpole-balance", 60_000)
+    deviation = (sum((one - fmean(found)) ** 2 for one in found) / 5) ** 0.5
+    yield f"the interval reaches {2.5706 * deviation / 6**0.5:.0f} points to either side"  # Student's t, 5 degrees of freedom
+    assert [one > 0 for one in found].count(True) == 1
+    yield "of these six, one does"
+    earlier = differences("sb3-cartpole-balance", "cartpole-balance", 60_000)
+    assert len(earlier) == 3
+    assert min(earlier) > 0
+    yield "Three earlier seeds, in the study with stable-baselines3 below, favoured MLR"
+
+
+def of_companions() -> Iterator[str]:
+    runs = {name: column("lite-balance", "cartpole-balance", name, 60_000)[:3] for name in ("mlr", "baseline")}
+    others = ("curl", "drq", "spr", "drqv2")
+    runs |= {name: column("lite-companions", "cartpole-balance", name, 60_000) for name in others}
+    wide = [span(runs[name]) for name in ("spr", "curl", "drq", "baseline")]
+    means = span([fmean(values) for values in runs.values()])
+    yield f"CURL, DrQ and the Baseline differ by {min(wide):.0f} to {max(wide):.0f} points"
+    yield f"the means of these six methods by at most {means:.0f}"
+    updates = {
+        name: {int(one) for one in column("lite-companions", "cartpole-balance", name, 60_000, "updates")}
+        for name in others
+    }
+    (many,), (few,) = updates["drqv2"], updates["curl"] | updates["drq"] | updates["spr"]
+    yield f"so it makes {many:,} updates where the others make {few:,}"
+
+
+def of_the_second_round() -> Iterator[str]:
+    first = fmean(column("lite-dmcontrol", "reacher-easy", "baseline", 60_000))
+    best = max(column("lite-dmcontrol-2", "walker-walk", "baseline", 30_000))
+    yield f"it had a mean of {first:.0f} on reacher-easy in the first study, and 257 on walker-walk in one pilot."
+    yield f"its best run on walker-walk has {best:.0f}."
+
+
+def of_assault() -> Iterator[str]:
+    random = random_play("own-environments", "Assault-v5")
+    scores = [column("own-environments", "Assault-v5", method, 20_000) for method in ("mlr", "baseline")]
+    assert min(map(min, scores)) > random
+    yield f"Random actions score {random:.0f} in the same starts, less than each of the ten runs"
+
+
+def of_games() -> Iterator[str]:
+    pacman, driver = (random_play("lite-atari", game) for game in ("ms_pacman", "up_n_down"))
+    yield f"random actions score {pacman:.0f} on Ms. Pac-Man and {driver:.0f} on Up'n Down, where the pilot had measured 186"
+    beyond = {
+        (game, method): [
+            score - random
+            for score, random in zip(
+                column("lite-atari", game, method, 40_000), column("lite-atari", game, method, 0, "random"), strict=True
+            )
+        ]
+        for game in ("ms_pacman", "up_n_down")
+        for method in ("mlr", "baseline")
+    }
+    assert min(min(each) for (game, _), each in beyond.items() if game == "ms_pacman") > 0
+    low = [sorted(beyond["up_n_down", method])[0] for method in ("mlr", "baseline")]
+    assert 0 < low[0] < 20
+    assert -20 < low[1] < 0
+    yield "on Up'n Down one of the Baseline ends just below it, one of MLR just above"
+
+
+QUOTES = (of_dmcontrol, of_balance, of_companions, of_the_second_round, of_assault, of_games)
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("sentences", QUOTES)
+def test_sentences_have_the_numbers_of_the_results(sentences: object):
+    assert callable(sentences)
+    for sentence in sentences():
+        assert sentence in plain(PAGE)
