@@ -64,7 +64,7 @@ def of_dmcontrol() -> Iterator[str]:
         [score for score in column(study, reacher, method, 60_000) if score < level] for method in ("mlr", "baseline")
     ]
     ((mlr,), (baseline,)) = low
-    yield f"untrained networks score {level:.0f} on average; one run of MLR ({mlr:.0f}) and one of the Baseline ({baseline:.0f}) end"
+    yield f"untrained networks score {level:.0f} on average; one run of MLR ({mlr:.0f}) and one of the Baseline ({baseline:.0f})"
     fit = [column(study, "cartpole-swingup", method, 100_000, "r2", "probes") for method in ("mlr", "baseline")]
     assert [len(each) for each in fit] == [4, 4]
     yield f"after 100,000 frames, on cartpole-swingup ({fmean(fit[0]):.2f} and {fmean(fit[1]):.2f}, 4 runs of each)"
