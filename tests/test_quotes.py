@@ -4,10 +4,11 @@ The tables and sentences between `<!-- evidence: … -->` and `<!-- end -->` are
 """
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 
 import pytest
 
@@ -47,6 +48,16 @@ def random_play(study: str, task: str) -> float:
     return fmean(score for method in ("mlr", "baseline") for score in column(study, task, method, 0, "random"))
 
 
+def largest_correlation(study: str, task: str, frames: int) -> float:
+    """Of the cosine and the rank with the score, over the runs of both methods."""
+    scores = [score for method in ("mlr", "baseline") for score in column(study, task, method, frames)]
+    measures = [
+        [value for method in ("mlr", "baseline") for value in column(study, task, method, frames, name, "probes")]
+        for name in ("encoder_cosine", "rank")
+    ]
+    return max(abs(correlation(values, scores)) for values in measures)
+
+
 def span(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
@@ -65,6 +76,9 @@ def of_dmcontrol() -> Iterator[str]:
     ]
     ((mlr,), (baseline,)) = low
     yield f"untrained networks score {level:.0f} on average; one run of MLR ({mlr:.0f}) and one of the Baseline ({baseline:.0f})"
+    tasks = (catch, reacher, "cartpole-swingup")
+    assert 0.3 < max(largest_correlation(study, task, 60_000) for task in tasks) < 0.4
+    yield "no correlation exceeds 0.4"
     fit = [column(study, "cartpole-swingup", method, 100_000, "r2", "probes") for method in ("mlr", "baseline")]
     assert [len(each) for each in fit] == [4, 4]
     yield f"after 100,000 frames, on cartpole-swingup ({fmean(fit[0]):.2f} and {fmean(fit[1]):.2f}, 4 runs of each)"
@@ -144,3 +158,39 @@ def test_sentences_have_the_numbers_of_the_results(sentences: object):
     assert callable(sentences)
     for sentence in sentences():
         assert sentence in plain(PAGE)
+
+
+# The sections on studies, with their plans. A number in their text is computed above or stands in the plan.
+PLANS = {
+    "DMControl at lite size": ("lite-dmcontrol",),
+    "cartpole-balance at lite size": ("lite-balance",),
+    "What the objective costs": ("lite-cost", "lite-clips"),
+    "Other methods at lite size": ("lite-companions", "lite-sb3"),
+    "DMControl at lite size, second round": ("lite-dmcontrol-2",),
+    "Assault, through Gymnasium": ("own-environments",),
+    "Two Atari games at lite size": ("lite-atari",),
+    "Road Runner": ("road-runner",),
+}
+BLOCKS = re.compile(r"<!-- evidence: .*?<!-- end -->", re.DOTALL)
+ASIDE = re.compile(r"`[^`]*`|\]\([^)]*\)")
+NUMBER = re.compile(r"(?<![\w.-])[-+]?\d[\d,]*(?:\.\d+)?")
+
+
+def numbers(text: str) -> set[str]:
+    """Those of a text: 10,000 is one number."""
+    return {found.replace(",", "") for found in NUMBER.findall(text)}
+
+
+def planned(text: str) -> set[str]:
+    """Those of a plan, whose commands have lists, too: 21,22,23."""
+    return numbers(text) | set(re.findall(r"\d+", text))
+
+
+@pytest.mark.parametrize("heading", PLANS)
+def test_every_other_number_stands_in_the_plan(heading: str):
+    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    text = plain(BLOCKS.sub("", section))
+    for sentence in (sentence for sentences in QUOTES for sentence in sentences()):
+        text = text.replace(sentence, "")
+    plans = " ".join((ROOT / "studies" / f"{name}.md").read_text() for name in PLANS[heading])
+    assert numbers(ASIDE.sub("", text)) - planned(plans) == set()
