@@ -241,9 +241,6 @@ def test_courses_have_every_score_of_every_change(study: Path):
         "| MLR with `agent.epsilon=0` | 0, 0 | – | 0 |",
     ]
     assert evidence.courses(study / "none", None) == evidence.NO_RUNS
-    # Two Baselines have no common price.
-    assert not evidence._has_prices(["mlr", "mlr a=1", "baseline", "baseline a=1"])
-    assert evidence._has_prices(["mlr", "mlr a=1", "baseline"])
 
 
 @pytest.mark.parametrize("value", ["objective.every=4", "agent.auxiliary.clips=4"])
@@ -265,6 +262,7 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path, val
     ]
     assert evidence.frontier(study / "none", 60_000) == evidence.NO_RUNS
     # Its picture has a ring for every run and a dot for every method, further right the more it costs.
+    (evidence.ROOT / "README.md").write_text("![Score against cost](docs/evidence/one-price.svg)")
     drawn = ElementTree.fromstring(evidence.outputs()[evidence.ROOT / "docs" / "evidence" / "one-price.svg"])
     circles = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
     dots = {circle.get("class"): float(circle.get("cx", 0)) for circle in circles if circle.get("stroke-width")}
@@ -310,7 +308,7 @@ def test_a_gate_takes_the_best_of_the_last_evaluations(study: Path):
     rows = ["method,task,seed,frames,score,cpu_seconds", *gate_rows("otr", ((0, 90), (10, 30), (20, 20)))]
     (study / "scores.csv").write_text("\n".join([*rows, *gate_rows("sac_ae", ((0, 1), (20, 2))), ""]))
     assert evidence.gate(study, 2).splitlines()[2:] == ["| `otr` | 20 | 30.0 |", "| `sac_ae` | 20 | 2.0 |"]
-    assert evidence.ROOT / "docs" / "evidence" / "one.svg" not in evidence.outputs()  # no names for a picture
+    assert not any(path.suffix == ".svg" for path in evidence.outputs())  # no page shows a picture
     # A method that needs longer has its own runs.
     longer = study.with_name("one-long")
     longer.mkdir()
@@ -419,6 +417,22 @@ def test_a_figure_has_a_line_for_every_run(study: Path):
     drawn = ElementTree.fromstring(evidence.figure(study))
     kinds = [element.get("class", "") for element in drawn.iter("{http://www.w3.org/2000/svg}path")]
     assert kinds.count("seed c0") == kinds.count("seed c1") == 8
+
+
+def test_a_figure_of_several_studies_has_the_seeds_that_all_methods_have(study: Path):
+    rows = ["method,task,seed,frames,score,cpu_seconds"]
+    for name, method, seeds in (("one", "mlr", (1, 2, 3)), ("two", "drq", (2, 3))):
+        folder = study.with_name(name)
+        folder.mkdir(exist_ok=True)
+        runs = [f"{method},dmcontrol/cartpole-balance,{seed},{at},{seed * at},1" for seed in seeds for at in (0, 10)]
+        (folder / "scores.csv").write_text("\n".join([*rows, *runs, ""]))
+        (folder / "about.json").write_text(json.dumps({"commands": [], "runs": 3, "versions": {}, "recipes": []}))
+    (evidence.ROOT / "README.md").write_text("<!-- evidence: curves one+two+none end -->\n\n<!-- end -->\n")
+    assert evidence.main([]) == 0
+    assert "(evidence/one_and_two_and_none.svg)" in (evidence.ROOT / "README.md").read_text()
+    drawn = ElementTree.parse(evidence.ROOT / "docs" / "evidence" / "one_and_two_and_none.svg")
+    kinds = [element.get("class", "") for element in drawn.iter("{http://www.w3.org/2000/svg}path")]
+    assert [kinds.count(f"seed {colour}") for colour in ("c0", "c1")] == [2, 2]
 
 
 def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):

@@ -10,8 +10,8 @@ A page holds blocks such as
     <!-- end -->
 
 The words after `evidence:` name a block below, the study and the frames, or `end` for the end of every budget (of a gate, of speeds
-and of environments: how many of the last evaluations count). Speeds are in results/STUDY.json. Curves go into
-docs/evidence/STUDY.svg.
+and of environments: how many of the last evaluations count). Speeds are in results/STUDY.json. Pictures that a page shows are
+drawn: docs/evidence/STUDY.svg has curves, STUDY-price.svg score against cost. A+B joins two studies; its picture is A_and_B.svg.
 """
 
 import csv
@@ -139,7 +139,7 @@ def seeds(study: Path, at: Time) -> str:
 
 def methods(study: Path, at: int) -> str:
     """The scores of every method, seed by seed, on a study's only task; of several studies (a+b), with the seeds that all have."""
-    parts = [part for name in study.name.split("+") if (part := study.with_name(name)).exists()]
+    parts = _parts(study)
     if not parts:
         return NO_RUNS
     found = {part: Scores.read(part).at(at) for part in parts}
@@ -304,11 +304,24 @@ def hours(study: Path, at: int) -> str:
 
 
 def curves(study: Path, _: int) -> str:
-    """The figure of a study."""
-    if not (study / "scores.csv").exists():
+    """The figure of a study, or of several (a+b) with the seeds that all methods have."""
+    scores = joined(study)
+    if not scores.runs:
         return NO_RUNS
-    (unit,) = {run.unit for run in Scores.read(study).runs}
-    return f"![Scores against {unit}. Thin lines are seeds, thick lines their mean.](evidence/{study.name}.svg)"
+    (unit,) = {run.unit for run in scores.runs}
+    name = study.name.replace("+", AND)
+    return f"![Scores against {unit}. Thin lines are seeds, thick lines their mean.](evidence/{name}.svg)"
+
+
+def joined(study: Path) -> Scores:
+    """The runs of a study, or those of several (a+b) with the seeds that all methods have."""
+    scores = Scores.read(*_parts(study))
+    by_method = [{run.seed for run in scores.runs if run.method == method} for method in scores.methods]
+    return scores.where(lambda run: run.seed in set.intersection(*by_method)) if "+" in study.name else scores
+
+
+def _parts(study: Path) -> list[Path]:
+    return [part for name in study.name.split("+") if ((part := study.with_name(name)) / "scores.csv").exists()]
 
 
 def sentence(study: Path, at: Time) -> str:
@@ -508,14 +521,15 @@ BESIDE, PITCH = 3, HIGH + 70  # panels in a row, and the pixels between two rows
 STEPS = tuple(digit * 10**power for power in range(-2, 7) for digit in (1, 2, 5))  # between lines of the grid
 STYLE = """text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#ddd}
 .c0{stroke:#c2410c}.c1{stroke:#1d4ed8}.c2{stroke:#737373}.c3{stroke:#0f766e}.c4{stroke:#7e22ce}.c5{stroke:#a16207}
+.c6{stroke:#be185d}
 path{fill:none}.seed{stroke-width:1;opacity:.45}.mean{stroke-width:3}
 svg{background:#fff}@media(prefers-color-scheme:dark){svg{background:#1b1e24}text{fill:#ddd}.grid{stroke:#444}
-.c0{stroke:#fb923c}.c1{stroke:#93c5fd}.c2{stroke:#a3a3a3}.c3{stroke:#5eead4}.c4{stroke:#d8b4fe}.c5{stroke:#facc15}}"""
+.c0{stroke:#fb923c}.c1{stroke:#93c5fd}.c2{stroke:#a3a3a3}.c3{stroke:#5eead4}.c4{stroke:#d8b4fe}.c5{stroke:#facc15}.c6{stroke:#f9a8d4}}"""
 
 
 def figure(study: Path) -> str:
     """A panel for every task: each seed a thin line, the mean a thick one."""
-    scores = Scores.read(study)
+    scores = joined(study)
     tasks, panels = scores.tasks, list[str]()
     shown = sorted(scores.methods, key=lambda method: [*NAMES].index(method.split()[0]))
     colours, wide = {name: f"c{at}" for at, name in enumerate(shown)}, 250 if len(tasks) > 1 else 460
@@ -639,6 +653,8 @@ def filled(page: str) -> str:
     return BLOCK.sub(fill, page)
 
 
+PICTURE = re.compile(r"\]\((?:docs/)?evidence/([\w-]+)\.svg\)")
+AND, PRICE = "_and_", "-price"  # in the names of pictures
 MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
 
 
@@ -671,23 +687,14 @@ def outputs() -> dict[Path, str]:
     texts = {ROOT / name: filled((ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()}
     studies = sorted(path.parent for path in (ROOT / "results").glob("*/scores.csv"))
     texts |= {ROOT / MEASURED: measured(studies)}
-    pictures = {study.name: figure(study) for study in studies if _drawable(Scores.read(study).methods)}
-    pictures |= {
-        f"{study.name}-price": price_figure(study) for study in studies if _has_prices(Scores.read(study).methods)
-    }
-    return texts | {ROOT / "docs" / "evidence" / f"{name}.svg": drawn for name, drawn in pictures.items()}
+    shown = {name for text in texts.values() for name in PICTURE.findall(text)}
+    return texts | {ROOT / "docs" / "evidence" / f"{name}.svg": picture(name) for name in sorted(shown)}
 
 
-def _has_prices(methods: Sequence[str]) -> bool:
-    """Whether a study compares several variants of MLR with one Baseline."""
-    names = [method.split()[0] for method in methods]
-    return names.count("baseline") == 1 and names.count("mlr") > 1
-
-
-def _drawable(methods: Sequence[str]) -> bool:
-    """Whether every method has a name, and no two have the same."""
-    names = [method.split()[0] for method in methods]
-    return set(names) <= set(NAMES) and len(set(names)) == len(names)
+def picture(name: str) -> str:
+    """The picture of this name: score against cost for STUDY-price, otherwise curves."""
+    study = ROOT / "results" / name.removesuffix(PRICE).replace(AND, "+")
+    return price_figure(study) if name.endswith(PRICE) else figure(study)
 
 
 def main(words: Sequence[str]) -> int:
