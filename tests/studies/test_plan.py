@@ -321,7 +321,7 @@ def planned(*grid: str) -> list[Line]:
 
 def test_a_grid_with_the_profiles_own_value_has_the_profiles_mlr(monkeypatch: pytest.MonkeyPatch):
     known(monkeypatch, ("dmcontrol/cartpole-balance", 60_000, 500, 400))
-    lines = planned("objective.every=1,2,4", "budget.frames=60000", "evaluation.episodes=20", "threads=1", "seed=21,22")
+    lines = planned("objective.every=1,2,4", "budget.frames=60000", "evaluation.episodes=20", "threads=2")
     assert [line.label for line in lines] == ["mlr every=1", "mlr every=2", "mlr every=4", "baseline"]
     costs = [replace(line, speed=replace(line.speed, update=place)) for place, line in enumerate(lines)]
     comparison = compare(costs)
