@@ -10,6 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from maskrl import recipes
+from maskrl.analysis.protocol import changes_of
+from maskrl.recipes.measured import measured_scores
+from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import as_json
 
 ROOT = Path(__file__).parent.parent
@@ -445,6 +448,23 @@ def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):
         evidence.measured([_copy(study, "changed", change=lambda row: row.replace("mlr,", "mlr a=1,"))]).count("\n")
         == 1
     )
+
+
+def test_a_plan_does_not_go_by_scores_on_environments_of_users(study: Path):
+    """Their values, such as env.colour, are not part of their name."""
+    other = _copy(study, "own", change=lambda row: row.replace("dmcontrol/", "gym/"))
+    about = other / "about.json"
+    about.write_text(about.read_text().replace('"task": "dmcontrol/', '"task": "gym/'))
+    assert evidence.measured([other]).count("\n") == 1
+
+
+def test_a_plan_goes_by_scores_of_todays_profiles():
+    """A study's recipe must not differ from the profile's own recipe, or its scores would be those of another method."""
+    for study in {score.study for score in measured_scores()}:
+        about = json.loads((ROOT / "results" / study / "about.json").read_text())
+        for one in about["recipes"]:
+            if one["method"] in evidence.METHODS:
+                assert changes_of(from_json(json.dumps(one["recipe"]))) == [], (study, one["task"])
 
 
 def _copy(

@@ -31,6 +31,7 @@ from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH, POWER, ZERO, Summary, welch
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 from maskrl.recipes.methods import TOYS
+from maskrl.recipes.own import is_own
 from maskrl.words import number
 
 ROOT = Path(__file__).parent.parent
@@ -661,7 +662,8 @@ MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
 def measured(studies: Sequence[Path]) -> str:
     """Mean and spread of both methods on every task at every time, where there are runs enough for a test.
 
-    Of MLR and the Baseline with the profile's own values: a plan is about these.
+    Of MLR and the Baseline with the profile's own values: a plan is about these. Without environments of users, because their
+    names do not tell their values.
     """
     largest: dict[tuple[str, ...], tuple[int, str]] = {}  # a study may repeat runs of another
     for study in studies:
@@ -669,7 +671,9 @@ def measured(studies: Sequence[Path]) -> str:
         profiles = {(one["task"], one["method"]): one["recipe"]["profile"] for one in about["recipes"]}
         with (study / "scores.csv").open(newline="") as file:
             rows = [
-                row for row in csv.DictReader(file) if (row["task"], row["method"]) in profiles and int(row["frames"])
+                row
+                for row in csv.DictReader(file)
+                if (row["task"], row["method"]) in profiles and int(row["frames"]) and not is_own(row["task"])
             ]
         for task, frames in sorted({(row["task"], int(row["frames"])) for row in rows}):
             here = [row for row in rows if (row["task"], int(row["frames"])) == (task, frames)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maskrl.analysis.protocol import method_of, protocol_difference, protocol_of
+from maskrl.analysis.protocol import changes_of, method_of, protocol_difference, protocol_of
 from maskrl.analysis.reading import RunScores
 from maskrl.analysis.scores import Scores, ScoresError, scale
 from maskrl.recipes import find, resolve
@@ -188,6 +188,16 @@ def test_a_changed_method_has_its_own_name() -> None:
     assert method_of(find("atari/pong", "lite", "der")) == "der"
     assert method_of(toy(7, "mlr", "objective=none", "agent.auxiliary.learning_rate=1e-3")) == "baseline"  # not used
     assert method_of(replace(toy(), name="toy/mine")) == "mlr"
+
+
+def test_the_changes_of_a_recipe_are_those_of_its_method_and_its_environment() -> None:
+    assert changes_of(toy(7, "mlr", "threads=2", "evaluation.every=1000", "budget.frames=1000", "env.timeout=9")) == []
+    assert changes_of(toy(7, "mlr", "env.frame_stack=2", "objective.mask.ratio=0.3", "agent.hidden=64")) == [
+        "env.frame_stack=2",
+        "agent.hidden=64",
+        "objective.mask.ratio=0.3",
+    ]
+    assert changes_of(toy(7, "mlr", "objective=none", "agent.auxiliary.learning_rate=1e-3")) == []  # not used
 
 
 def test_runs_of_a_changed_method_are_no_seeds_of_the_method(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.recipes import measured
 from maskrl.recipes.measured import MeasuredScore
 from maskrl.recipes.published import published
-from maskrl.recipes.schema import Evaluation
+from maskrl.recipes.schema import Budget, Evaluation, Profile
 from maskrl.studies.backends import sizes_of
-from maskrl.studies.jobs import expand
-from maskrl.studies.plan import Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan, papers_time
+from maskrl.studies.jobs import PAIR, expand
+from maskrl.studies.plan import Comparison, Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan
 
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 
@@ -104,9 +104,15 @@ def test_what_few_seeds_cannot_tell():
 # ── Arithmetic on made-up speeds ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def made_up(task: str = "dmcontrol/reacher-easy", method: str = "mlr", seeds: int = 4, update: float = 0.5) -> Line:
+def made_up(
+    task: str = "dmcontrol/reacher-easy",
+    method: str = "mlr",
+    seeds: int = 4,
+    update: float = 0.5,
+    profile: Profile = "paper",
+) -> Line:
     """1000 decisions, the first 100 random, an update each; 3 evaluations of 2 episodes of 50 decisions."""
-    recipe = replace(recipes.find(task, "paper", method), evaluation=Evaluation(every=40_000, episodes=2))  # type: ignore[arg-type]
+    recipe = replace(recipes.find(task, profile, method), evaluation=Evaluation(every=40_000, episodes=2))
     cost = RunCost(
         update=UpdateCost({"critic": 1e9, "actor": 1e9}, convolutions=1e9, act=1e6, memory=50),
         decisions=1000, chosen=900, updates=900, episodes=6,
@@ -139,7 +145,7 @@ def test_the_totals_of_a_plan():
     lines = (made_up(seeds=3), made_up(method="baseline", seeds=2, update=0.1))
     lighter = replace(lines[1].cost, memory=5)
     lines = (lines[0], replace(lines[1], cost=lighter))
-    plan = Plan(lines, workers=2, comparison=None, notes=())
+    plan = Plan(lines, workers=2, comparison=compare(lines), notes=())
     a, b = (line.seconds for line in lines)
     assert plan.runs == 5
     assert plan.seconds == pytest.approx(3 * a + 2 * b)
@@ -152,7 +158,6 @@ def test_the_totals_of_a_plan():
 def test_a_plan_says_what_the_papers_differences_need():
     lines = [made_up(f"dmcontrol/{task}", method) for task in TASKS for method in ("mlr", "baseline")]
     comparison = compare(lines)
-    assert comparison is not None
     assert comparison.overall is not None
     both = 2 * lines[0].seconds
     by_task = {question.tasks[0]: question for question in comparison.tasks}
@@ -164,29 +169,38 @@ def test_a_plan_says_what_the_papers_differences_need():
     assert comparison.overall.difference == pytest.approx(156)
     assert comparison.overall.needed == 4
     assert comparison.sources == ("the paper (10 seeds) at 100,000 frames",)
+    assert comparison.gaps == ()
 
 
 def test_a_difference_that_the_paper_does_not_have_has_no_seeds_and_no_hours():
     lines = [made_up("atari/asterix", method) for method in ("mlr", "baseline")]
-    comparison = compare(lines)
-    assert comparison is not None
-    (question,) = comparison.tasks
+    (question,) = compare(lines).tasks
     assert question.difference < 0
     assert (question.needed, question.seconds) == (None, None)
 
 
-def test_there_is_no_comparison_without_both_methods_or_the_papers_numbers():
-    assert compare([made_up()]) is None
-    assert compare([made_up("toy/reach", method) for method in ("mlr", "baseline")]) is None
-    labelled = replace(made_up(), label="mlr mask.ratio=0.1")
-    assert compare([labelled, made_up(method="baseline")]) is None
+def test_what_the_plan_does_not_have_is_not_compared():
+    assert said([made_up()]) == ["The plan has no Baseline on dmcontrol/reacher-easy."]
+    assert said([made_up(method="baseline")]) == ["The plan has no MLR on dmcontrol/reacher-easy."]
+    assert said([made_up(method="curl")]) == ["The plan has no MLR and no Baseline on dmcontrol/reacher-easy."]
+    assert said([made_up(), with_frames(made_up(method="baseline"), 50_000)]) == [
+        "MLR and its Baseline have different budgets on dmcontrol/reacher-easy."
+    ]
+
+
+def test_a_plan_of_a_toy_or_of_an_own_environment_needs_a_pilot():
+    pilot = "run a pilot of both methods, with 4 seeds or more."
+    toy = [made_up("toy/reach", method, profile="lite") for method in PAIR]
+    assert said(toy) == [f"No scores at lite size within 3,000 frames for toy/reach: {pilot}"]
+    gym = [replace(line, recipe=replace(line.recipe, name="gym/ALE/Assault-v5")) for line in toy]
+    assert said(gym) == [f"No scores are kept for your own environments, such as gym/ALE/Assault-v5: {pilot}"]
 
 
 def test_games_are_compared_on_the_human_scale():
     lines = [made_up(f"atari/{game}", method, seeds=3) for game in ("alien", "pong") for method in ("mlr", "baseline")]
     comparison = compare(lines)
-    assert comparison is not None
     assert comparison.overall is not None
+    assert (comparison.tasks[0].unit, comparison.overall.unit) == ("points", "human-normalised")
     assert comparison.tasks[0].difference == pytest.approx(990.1 - 678.5)
     cells = [
         [published(f"atari/{game}", 100_000, who) for who in ("MLR", "Baseline", "Random", "Human")]
@@ -196,36 +210,155 @@ def test_games_are_compared_on_the_human_scale():
     assert comparison.overall.difference == pytest.approx(np.mean(gains))
 
 
-def test_the_lite_profile_stands_for_the_nearer_of_the_papers_times():
-    short, long = (
-        expand(name, seeds=1, tasks=["walker-walk"], profile="lite")[0].recipe
-        for name in ("dmcontrol-100k", "dmcontrol-500k")
+@pytest.mark.parametrize(
+    ("frames", "source"),
+    [
+        (100_000, "the paper (10 seeds) at 100,000 frames"),
+        (300_000, "the paper (10 seeds) at 100,000 of 300,000 frames"),
+        (500_000, "the paper (10 seeds) at 500,000 frames"),
+    ],
+)
+def test_the_paper_profile_goes_by_the_papers_latest_scores_within_its_budget(frames: int, source: str):
+    comparison = compare([with_frames(made_up(method=method), frames) for method in PAIR])
+    assert comparison.sources == (source,)
+    assert comparison.tasks[0].source == source
+
+
+def test_the_papers_scores_do_not_speak_for_a_shorter_run():
+    assert said([with_frames(made_up(method=method), 20_000) for method in PAIR]) == [
+        "The paper has no scores within 20,000 frames for dmcontrol/reacher-easy: "
+        "run a pilot of both methods, with 4 seeds or more."
+    ]
+
+
+def test_the_paper_counts_decisions_on_atari():
+    assert compare([made_up("atari/pong", method) for method in PAIR]).sources == (
+        "the paper (3 seeds) at 100,000 decisions",
     )
-    assert papers_time(short) == (100_000, "frames")
-    assert papers_time(long) == (500_000, "frames")
-    assert papers_time(recipes.find("atari/pong", "lite")) == (100_000, "decisions")
 
 
-def test_a_plan_of_lite_runs_goes_by_our_own_runs_up_to_its_budget(monkeypatch: pytest.MonkeyPatch):
-    task = "dmcontrol/reacher-easy"
+def with_frames(line: Line, frames: int) -> Line:
+    return replace(line, recipe=replace(line.recipe, budget=Budget(frames=frames)))
+
+
+def said(lines: Sequence[Line]) -> list[str]:
+    """Why nothing is compared."""
+    comparison = compare(lines)
+    assert (comparison.tasks, comparison.overall, comparison.sources) == ((), None, ())
+    return list(comparison.gaps)
+
+
+def known(monkeypatch: pytest.MonkeyPatch, *scores: tuple[str, int, float, float]) -> None:
+    """Make these our only scores at lite size: task, frames, mean of MLR and of the Baseline."""
     rows = [
         MeasuredScore("a-study", task, "lite", frames, method, mean, 50.0, 5)
-        for frames, mean in ((60_000, 400.0), (100_000, 500.0), (200_000, 900.0))
-        for method, mean in (("mlr", mean), ("baseline", 300.0))
+        for task, frames, *means in scores
+        for method, mean in zip(PAIR, means, strict=True)
     ]
     monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))
-    lines = [
-        replace(line, recipe=replace(line.recipe, profile="lite"))
-        for line in (made_up(task, method) for method in ("mlr", "baseline"))
-    ]
-    comparison = compare(lines)
-    assert comparison is not None
-    assert comparison.sources == ("our lite runs (a-study, 5 seeds) at 100,000 frames",)
+
+
+def lite(*tasks: str) -> list[Line]:
+    return [made_up(task, method, profile="lite") for task in tasks for method in PAIR]
+
+
+def test_a_plan_of_lite_runs_goes_by_our_own_latest_runs_within_its_budget(monkeypatch: pytest.MonkeyPatch):
+    task = "dmcontrol/reacher-easy"
+    known(monkeypatch, (task, 60_000, 400, 300), (task, 100_000, 500, 300), (task, 200_000, 900, 300))
+    comparison = compare(lite(task))
+    assert comparison.sources == ("study a-study (5 seeds) at 100,000 frames",)
     assert comparison.tasks[0].difference == pytest.approx(200)
     assert comparison.tasks[0].effect == pytest.approx(4)
-    paper = compare([made_up(task, method) for method in ("mlr", "baseline")])
-    assert paper is not None
-    assert paper.sources == ("the paper (10 seeds) at 100,000 frames",)
+    (earlier,) = compare([with_frames(line, 80_000) for line in lite(task)]).tasks
+    assert (earlier.source, earlier.difference) == ("study a-study (5 seeds) at 60,000 of 80,000 frames", 100)
+    assert compare([made_up(task, method) for method in PAIR]).sources == ("the paper (10 seeds) at 100,000 frames",)
+
+
+def test_a_plan_of_lite_runs_never_goes_by_the_papers_scores(monkeypatch: pytest.MonkeyPatch):
+    known(monkeypatch, ("dmcontrol/reacher-easy", 20_000, 400, 300))
+    as_long_as_the_papers = [with_frames(line, 400_000) for line in lite("atari/assault")]
+    assert said(as_long_as_the_papers) == [
+        "No scores at lite size within 400,000 frames for atari/assault: run a pilot of both methods, with 4 seeds or more."
+    ]
+    (gap,) = said([with_frames(line, 10_000) for line in lite("dmcontrol/reacher-easy")])
+    assert gap.startswith("No scores at lite size within 10,000 frames for dmcontrol/reacher-easy: ")
+
+
+def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.MonkeyPatch):
+    known(monkeypatch, ("dmcontrol/reacher-easy", 60_000, 400, 300), ("dmcontrol/walker-walk", 100_000, 320, 300))
+    comparison = compare(lite(*(f"dmcontrol/{task}" for task in TASKS)))
+    assert comparison.overall is not None
+    assert comparison.overall.tasks == ("dmcontrol/reacher-easy", "dmcontrol/walker-walk")
+    assert (comparison.overall.difference, comparison.planned) == (60, 6)
+    assert comparison.sources == (
+        "study a-study (5 seeds) at 60,000 of 100,000 frames",
+        "study a-study (5 seeds) at 100,000 frames",
+    )
+    without = "dmcontrol/finger-spin, dmcontrol/cartpole-swingup, dmcontrol/cheetah-run, dmcontrol/ball_in_cup-catch"
+    assert comparison.gaps == (
+        f"No scores at lite size within 100,000 frames for {without}: run a pilot of both methods, with 4 seeds or more.",
+    )
+
+
+def test_scores_of_two_sizes_or_scales_have_no_mean(monkeypatch: pytest.MonkeyPatch):
+    known(
+        monkeypatch, *((task, 20_000, 4, 3) for task in ("dmcontrol/reacher-easy", "atari/pong", "atari/battle_zone"))
+    )
+    no_mean = "There is no mean over these tasks: they differ in profile or scale."
+    for lines in (
+        lite("dmcontrol/reacher-easy", "atari/pong"),
+        [*lite("dmcontrol/reacher-easy"), *(made_up(method=method) for method in PAIR)],
+    ):
+        comparison = compare(lines)
+        assert (len(comparison.tasks), comparison.overall, comparison.gaps) == (2, None, (no_mean,))
+    assert compare(lite("atari/pong", "atari/battle_zone")).overall is not None
+
+
+def planned(*grid: str) -> list[Line]:
+    """The lines of a sweep of cartpole-balance at lite size."""
+    jobs = expand("dmcontrol-100k", seeds=4, tasks=["cartpole-balance"], profile="lite", grid=grid)
+    return [replace(made_up(), label=group.label, recipe=group.recipe) for group in groups_of(jobs)]
+
+
+def test_a_grid_with_the_profiles_own_value_has_the_profiles_mlr(monkeypatch: pytest.MonkeyPatch):
+    known(monkeypatch, ("dmcontrol/cartpole-balance", 60_000, 500, 400))
+    lines = planned("objective.every=1,2,4", "budget.frames=60000", "evaluation.episodes=20", "threads=2")
+    assert [line.label for line in lines] == ["mlr every=1", "mlr every=2", "mlr every=4", "baseline"]
+    costs = [replace(line, speed=replace(line.speed, update=place)) for place, line in enumerate(lines)]
+    comparison = compare(costs)
+    (question,) = comparison.tasks
+    assert question.needed is not None
+    assert question.seconds == pytest.approx(question.needed * (costs[1].seconds + costs[3].seconds))
+    assert comparison.gaps == (
+        "Of MLR, only runs with the lite profile's own values (mlr every=2) are compared on dmcontrol/cartpole-balance.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid", "whose"),
+    [
+        (["agent.auxiliary.learning_rate=1e-3", "objective.mask.cube=4,16,16"], "MLR"),
+        (["objective.mask.ratio=0.3,0.6"], "MLR"),
+        (["agent.batch_size=32"], "MLR and Baseline"),
+        (["env.size=64"], "MLR and Baseline"),
+    ],
+)
+def test_a_changed_method_or_environment_has_no_known_scores(
+    grid: list[str], whose: str, monkeypatch: pytest.MonkeyPatch
+):
+    known(monkeypatch, ("dmcontrol/cartpole-balance", 60_000, 500, 400))
+    keys = ", ".join(word.partition("=")[0] for word in grid)
+    assert said(planned(*grid)) == [
+        f"No scores of {whose} with other values than the lite profile's ({keys}) for dmcontrol/cartpole-balance: run a pilot."
+    ]
+
+
+def test_of_several_budgets_the_longest_counts(monkeypatch: pytest.MonkeyPatch):
+    known(
+        monkeypatch, ("dmcontrol/cartpole-balance", 20_000, 500, 400), ("dmcontrol/cartpole-balance", 60_000, 450, 400)
+    )
+    (question,) = compare(planned("budget.frames=20000,60000")).tasks
+    assert question.source == "study a-study (5 seeds) at 60,000 frames"
 
 
 @pytest.mark.parametrize(("task", "told"), [("dmcontrol/walker-walk", "10 seeds"), ("atari/pong", "3 seeds")])
@@ -233,8 +366,9 @@ def test_a_plan_says_that_the_papers_scores_are_estimates_of_its_own_runs(task: 
     lines = [made_up(task, method) for method in ("mlr", "baseline")]
     note = _assumptions(lines, 1, compare(lines))[-1]
     assert told in note
-    assert "for another profile, budget or settings they are guesses" in note
-    assert not any("seeds" in other for other in _assumptions(lines, 1, None))
+    assert "for a longer budget they are guesses" in note
+    nothing = Comparison((), (), None, 1, ())
+    assert not any("seeds" in other for other in _assumptions(lines, 1, nothing))
 
 
 # ── Timing ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -333,19 +467,56 @@ def test_the_command_prints_a_plan_and_leaves_nothing_behind(tmp_path: Path, cap
     assert "Plan of toy/reach, lite profile: 4 runs on this machine, 2 at a time" in out
     assert out.splitlines()[2].split()[:4] == ["task", "method", "runs", "updates"]
     assert out.splitlines()[3].split()[:4] == ["toy/reach", "mlr", "2", "2,700"]
-    assert "this plan has none" in out
+    assert "The power to tell MLR from its Baseline is unknown:" in out
+    assert "No scores of MLR and Baseline with other values than the lite profile's (agent.batch_size, " in out
     assert out.rstrip().endswith(f"  maskrl sweep toy/reach {' '.join(TINY)} --seeds 2 --workers 2")
     assert "timing updates of toy/reach mlr" in err
     assert not list(tmp_path.iterdir())
 
 
+def printed(lines: Sequence[Line], capsys: pytest.CaptureFixture[str]) -> str:
+    _show("a-plan", Plan(tuple(lines), workers=2, comparison=compare(lines), notes=()), "maskrl sweep …")
+    return capsys.readouterr().out
+
+
 def test_what_the_scores_can_tell_is_a_row_for_each_task_and_one_for_their_mean(capsys: pytest.CaptureFixture[str]):
-    lines = tuple(made_up(f"dmcontrol/{task}", method) for task in TASKS for method in ("mlr", "baseline"))
-    _show("dmcontrol-100k", Plan(lines, workers=2, comparison=compare(lines), notes=()), "maskrl sweep …")
-    rows = capsys.readouterr().out.splitlines()
+    lines = [made_up(f"dmcontrol/{task}", method) for task in TASKS for method in PAIR]
+    rows = printed(lines, capsys).splitlines()
     (reacher,) = (row.split() for row in rows if row.startswith("dmcontrol/reacher-easy ") and "%" in row)
     assert reacher[1:2] + reacher[3:6] == ["+273", "4", "65%", "5"]
     assert [row.split()[4:5] for row in rows if row.startswith("mean of 6 tasks")] == [["+156"]]
+
+
+def test_a_mean_says_of_how_many_planned_tasks_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    known(monkeypatch, ("dmcontrol/reacher-easy", 60_000, 400, 300), ("dmcontrol/walker-walk", 100_000, 320, 300))
+    out = printed(lite(*(f"dmcontrol/{task}" for task in TASKS)), capsys)
+    assert "\nmean of 2 of 6 tasks " in out
+    assert "study a-study (5 seeds) at 60,000 of 100,000 frames\n" in out
+    assert "Scores at fewer frames than planned are the latest that are known." in out
+    assert "\n  - No scores at lite size within 100,000 frames for dmcontrol/finger-spin, " in out
+    assert "fewer frames" not in printed(lite("dmcontrol/walker-walk"), capsys)
+
+
+def test_the_mean_over_games_is_called_human_normalised(capsys: pytest.CaptureFixture[str]):
+    lines = [made_up(f"atari/{game}", method) for game in ("alien", "pong") for method in PAIR]
+    assert "\nmean of 2 games, human-normalised " in printed(lines, capsys)
+
+
+def test_below_four_seeds_no_power_is_printed(capsys: pytest.CaptureFixture[str]):
+    """With four seeds, 65 %; the legend gives the reason only where there is a dash."""
+    reason = "–: there is no test below 4 runs of each method."
+    for seeds, cell in ((3, "–"), (4, "65%")):
+        out = printed([made_up(method=method, seeds=seeds) for method in PAIR], capsys)
+        (row,) = (line.split() for line in out.splitlines() if "the paper (10 seeds)" in line)
+        assert row[3:5] == [str(seeds), cell]
+        assert (reason in out) == (seeds == 3)
+
+
+def test_a_plan_without_known_scores_says_so(capsys: pytest.CaptureFixture[str]):
+    out = printed([made_up()], capsys)
+    assert "The power to tell MLR from its Baseline is unknown:\n  - The plan has no Baseline on" in out
 
 
 @pytest.mark.slow
@@ -354,7 +525,7 @@ def test_a_plan_of_the_papers_tasks_starts_as_it_was_planned(capsys: pytest.Capt
     words = ["dmcontrol/reacher-easy", "budget.frames=20000", "--quick", "--seeds", "2", "--backend", "ray"]
     assert typed(*words) == 0
     out = capsys.readouterr().out
-    assert "budget or settings they are guesses" in out
+    assert "study lite-dmcontrol (5 seeds) at 20,000 frames" in out
     assert "maskrl sweep dmcontrol/reacher-easy budget.frames=20000 --seeds 2" in out
     assert out.count("--backend ray") == 1
 
@@ -363,7 +534,9 @@ def test_a_plan_of_the_papers_tasks_starts_as_it_was_planned(capsys: pytest.Capt
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]):
     assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
-    assert (plan["runs"], len(plan["lines"]), plan["statistics"]) == (4, 2, None)
+    assert (plan["runs"], len(plan["lines"])) == (4, 2)
+    assert (plan["statistics"]["tasks"], plan["statistics"]["overall"]) == ([], None)
+    assert plan["statistics"]["gaps"][0].endswith(" for toy/reach: run a pilot.")
     mlr = plan["lines"][0]
     assert mlr["flops_per_update"] == pytest.approx(sum(mlr["flops_by_phase"].values()))
     assert plan["work_hours"] == pytest.approx(sum(line["seeds"] * line["hours"] for line in plan["lines"]))

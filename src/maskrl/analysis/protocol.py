@@ -76,14 +76,29 @@ def method_of(recipe: Recipe) -> str:
 
     So runs with different settings are never averaged as seeds of one method.
     """
-    named = recipes.usual(recipe, recipe.preset, recipe.objective.name if recipe.objective else None)
-    changes = [] if named is None else difference(named, recipe)
-    kept = [line.partition(": ") for line in changes if not line.startswith(NOT_METHOD)]
-    told = {path: values.partition(" -> ")[2] for path, _, values in kept if not is_unused(recipe, path)}
+    told = _changes(recipe, NOT_METHOD)
     if "encoder_from" in told:  # files differ by task and seed, but it is one method
         general = told["encoder_from"].replace(recipe.name, "{task}")
         told["encoder_from"] = re.sub(rf"(?<!\d){recipe.seed}(?!\d)", "{seed}", general)
     return " ".join([recipe.method, *(f"{path}={value}" for path, value in told.items())])
+
+
+def changes_of(recipe: Recipe) -> list[str]:
+    """The values of the method and of the environment that differ from the profile's own recipe: "objective.mask.ratio=0.3".
+
+    Budgets and evaluations are not among them. Scores of the profile's own recipe say nothing about a recipe with changes. The
+    environment of a user has no recipe of its own, so its values are not compared.
+    """
+    irrelevant = [prefix for prefix in NOT_METHOD if prefix != "env."]
+    return [f"{path}={value}" for path, value in _changes(recipe, (*irrelevant, "env.timeout", "evaluation.")).items()]
+
+
+def _changes(recipe: Recipe, irrelevant: tuple[str, ...]) -> dict[str, str]:
+    """Path → value, for the values that differ from the named recipe's, without unused ones and those with irrelevant prefixes."""
+    named = recipes.usual(recipe, recipe.preset, recipe.objective.name if recipe.objective else None)
+    changes = [] if named is None else difference(named, recipe)
+    kept = [line.partition(": ") for line in changes if not line.startswith(irrelevant)]
+    return {path: values.partition(" -> ")[2] for path, _, values in kept if not is_unused(recipe, path)}
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskrl.cli import options
-from maskrl.cli.words import command, console, listed, print_rows, refusing, table, telling
+from maskrl.cli.words import command, console, listed, print_rows, refusing, shown, table, telling
 from maskrl.words import count, duration, size
 
 if TYPE_CHECKING:
@@ -76,10 +76,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
     out.print("updates to disk: of one run. ms/decision: of the environment.\n", style="dim")
     print_rows(_totals(made), wrap=True)
     print()
-    if made.comparison is None:
-        print("The statistics need MLR and its Baseline on tasks with known scores; this plan has none.")
-    else:
-        _show_comparison(made.comparison)
+    _show_comparison(made.comparison)
     print("\nHow this was computed")
     for note in made.notes:
         out.print(f"  - {note}", soft_wrap=not out.is_terminal)
@@ -124,31 +121,57 @@ def _totals(made: "Plan") -> dict[str, str]:
 def _show_comparison(comparison: "Comparison") -> None:
     from maskrl.analysis.statistics import ENOUGH
 
-    out = console()
-    print(f"Does MLR score above its Baseline? Assumes the difference in {' and '.join(comparison.sources)}:")
-    headings = ("task", "difference", "in std", "seeds", "power", "seeds for 80 %", "hours for these")
-    questions = [*comparison.tasks, *([comparison.overall] if comparison.overall else [])]
-    out.print(table(headings, map(_asked, questions), left=1))
-    out.print(
-        f"power: probability that the planned seeds show it, in a paired two-sided test at 5 %. Below {ENOUGH} seeds "
-        "there is no test.",
-        style="dim",
-    )
-    out.print("–: MLR is not above Baseline. hours for these: runs of both methods, one after another.", style="dim")
+    out, questions = console(), [*comparison.tasks, *([comparison.overall] if comparison.overall else [])]
+    if questions:
+        print("Does MLR score above its Baseline? Assumes the differences of earlier runs:")
+        headings = (
+            "task",
+            "difference",
+            "in std",
+            "seeds",
+            "power",
+            "seeds for 80 %",
+            "hours for these",
+            "earlier runs",
+        )
+        rows = [_asked(question, comparison.planned) for question in questions]
+        out.print(table(headings, rows, left=1, folds=["earlier runs"]))
+        few = any(question.power is None for question in questions)
+        legend = [
+            "power: probability that the planned seeds show it, in a paired two-sided test at 5 %."
+            + (f" –: there is no test below {ENOUGH} runs of each method." if few else ""),
+            "hours for these: runs of both methods, one after another."
+            + (" –: MLR is not above its Baseline." if any(question.needed is None for question in questions) else ""),
+        ]
+        if any(" of " in question.source.rpartition(" at ")[2] for question in questions):
+            legend.append("Scores at fewer frames than planned are the latest that are known.")
+        out.print("\n".join(legend), style="dim")
+    else:
+        print("The power to tell MLR from its Baseline is unknown:")
+    for gap in comparison.gaps:
+        out.print(f"  - {shown(gap)}", markup=False, soft_wrap=not out.is_terminal)
 
 
-def _asked(question: "Question") -> list[str]:
-    """A row of the table. The difference is in points; for a mean over Atari games, in human-normalised points."""
+def _asked(question: "Question", planned: int) -> list[str]:
+    """A row of the table: of a task, or of the mean over some of the planned tasks."""
     tasks, size = question.tasks, abs(question.difference)
     return [
-        tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks",
+        tasks[0] if len(tasks) == 1 else _mean(question, planned),
         f"{question.difference:+.{0 if size >= 10 else 3 if size < 1 else 1}f}",
         f"{question.effect:+.2f}",
         str(question.seeds),
-        f"{question.power:.0%}",
+        "–" if question.power is None else f"{question.power:.0%}",
         "–" if question.needed is None else f"{question.needed:,}",
         "–" if question.seconds is None else _number(question.seconds / 3600),
+        question.source if len(tasks) == 1 else "those above",
     ]
+
+
+def _mean(question: "Question", planned: int) -> str:
+    """Names a mean with the number of its tasks: "mean of 3 of 6 tasks", "mean of 26 games, human-normalised"."""
+    some, games = len(question.tasks), question.unit == "human-normalised"
+    share = f"{some}" if some == planned else f"{some} of {planned}"
+    return f"mean of {share} {'games, human-normalised' if games else 'tasks'}"
 
 
 def _range(values: Sequence[float]) -> str:
@@ -191,7 +214,7 @@ def _as_dict(made: "Plan", start: str) -> dict[str, Any]:
         "memory_bytes": made.memory,
         "disk_bytes": made.disk,
         "lines": [line_as_dict(line) for line in made.lines],
-        "statistics": None if made.comparison is None else asdict(made.comparison),
+        "statistics": asdict(made.comparison),
         "notes": list(made.notes),
         "command": start,
     }

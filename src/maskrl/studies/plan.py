@@ -1,7 +1,8 @@
 """Forecast the cost of many runs and the power of their statistics.
 
 Costs are counted (`maskrl.cost.operations`) and timed on this machine, with real updates and real steps of the environments. The
-power is computed from known differences and spreads, ours or the paper's: a plan assumes that they hold.
+power is computed from known differences and spreads: the paper's for its own profile, those of our studies for the lite profile. A
+plan assumes that they hold.
 """
 
 import heapq
@@ -11,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from maskrl.analysis.power import power, seeds_for
+from maskrl.analysis.protocol import changes_of
 from maskrl.analysis.scores import scale
-from maskrl.analysis.statistics import Summary, effect_size
+from maskrl.analysis.statistics import ENOUGH, Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.cost.timing import ASSUMED, Stepped, Updated, measure_env, measure_updates
 from maskrl.recipes.measured import measured
+from maskrl.recipes.own import is_own
 from maskrl.recipes.published import published
-from maskrl.recipes.schema import Recipe
+from maskrl.recipes.schema import Profile, Recipe
 from maskrl.runs.players import helpers_allowed
 from maskrl.studies.backends import at_once, largest, needs_of, this_machine
 from maskrl.studies.jobs import PAIR, Job
@@ -73,7 +76,7 @@ class Line:
 class Plan:
     lines: tuple[Line, ...]
     workers: int
-    comparison: "Comparison | None"  # None: no scores are known, or one of the two methods is missing
+    comparison: "Comparison"
     notes: tuple[str, ...]  # assumptions
 
     @property
@@ -121,10 +124,12 @@ class Question:
     """Does MLR score above its Baseline, on one task or in the mean over several? Assumes a known difference and spread."""
 
     tasks: tuple[str, ...]
-    difference: float  # of the means; human-normalised over several Atari tasks
+    source: str  # "study lite-dmcontrol (5 seeds) at 60,000 of 100,000 frames"
+    difference: float  # of the means
+    unit: str  # of the difference: "points", or "human-normalised" for the mean over games
     effect: float  # in standard deviations, see `effect_size`
     seeds: int  # planned per method, the fewest of any task
-    power: float  # the probability to find the difference with these seeds
+    power: float | None  # the probability to find the difference with these seeds; None: too few for a test
     needed: int | None  # seeds for a power of 80 %; None: MLR is not above
     seconds: float | None  # of the needed runs of both methods, one after another
 
@@ -133,13 +138,17 @@ class Question:
 class Comparison:
     sources: tuple[str, ...]  # "the paper (10 seeds) at 100,000 frames"
     tasks: tuple[Question, ...]
-    overall: Question | None  # over several tasks
+    overall: Question | None  # over these tasks, if there are several with one scale
+    planned: int  # tasks of the plan
+    gaps: tuple[str, ...]  # sentences: what is not compared, and why
 
 
 class _Pair(NamedTuple):
     """A task with both methods: known scores, and the cost of one run of each together."""
 
     task: str
+    profile: Profile
+    label: str  # of MLR
     source: str
     mlr: Summary
     baseline: Summary
@@ -147,79 +156,161 @@ class _Pair(NamedTuple):
     seconds: float
 
 
-def compare(lines: Sequence[Line]) -> Comparison | None:
+class _Gap(NamedTuple):
+    """A task about which the plan cannot say something. Tasks with the same words share a sentence."""
+
+    task: str
+    before: str  # words before the tasks
+    after: str  # and behind them
+
+
+def compare(lines: Sequence[Line]) -> Comparison:
     """Compare MLR with its Baseline, on the tasks where the plan has both and the spread is known."""
-    pairs = [pair for task in dict.fromkeys(line.task for line in lines) if (pair := _pair(task, lines))]
-    if not pairs:
-        return None
+    together: dict[tuple[str, Profile], list[Line]] = {}
+    for line in lines:
+        together.setdefault((line.task, line.recipe.profile), []).append(line)
+    found = [_pair(some) for some in together.values()]
+    pairs = [one for one in found if isinstance(one, _Pair)]
+    gaps = [one for one in found if isinstance(one, _Gap)]
+    gaps += [
+        _Gap(
+            pair.task,
+            f"Of MLR, only runs with the {pair.profile} profile's own values ({pair.label}) are compared on",
+            ".",
+        )
+        for pair in pairs
+        if any(line.recipe.method == "mlr" and changes_of(line.recipe) for line in together[pair.task, pair.profile])
+    ]
+    overall = _overall(pairs)
+    sentences = _sentences(gaps)
+    if len(pairs) > 1 and overall is None:
+        sentences.append("There is no mean over these tasks: they differ in profile or scale.")
     sources = tuple(dict.fromkeys(pair.source for pair in pairs))
-    overall = _question([_scaled(pair) for pair in pairs]) if len(pairs) > 1 else None
-    return Comparison(sources, tuple(_question([pair]) for pair in pairs), overall)
+    return Comparison(sources, tuple(_question([pair]) for pair in pairs), overall, len(together), tuple(sentences))
 
 
-def _pair(task: str, lines: Sequence[Line]) -> _Pair | None:
-    both = {line.label: line for line in lines if line.task == task and line.label in PAIR}
-    if len(both) < 2:
-        return None
-    known = _measured(both["mlr"].recipe) or _published(both["mlr"].recipe)
+def _sentences(gaps: Sequence[_Gap]) -> list[str]:
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for task, *words in gaps:
+        tasks.setdefault((words[0], words[1]), []).append(task)
+    return [f"{before} {', '.join(some)}{after}" for (before, after), some in tasks.items()]
+
+
+def _pair(lines: Sequence[Line]) -> _Pair | _Gap:
+    """MLR and its Baseline with the profile's own values, or why they are not compared. The lines have one task and profile.
+
+    Recipes decide, not labels: in a grid, the profile's own value has a label, too. Of several budgets, the longest counts.
+    """
+    own: dict[str, dict[int, Line]] = {method: {} for method in PAIR}
+    for line in lines:
+        if line.recipe.method in own and not changes_of(line.recipe):
+            own[line.recipe.method].setdefault(line.recipe.frames, line)
+    mlr, baseline = own.values()
+    if not (shared := mlr.keys() & baseline.keys()):
+        return _unpaired(lines, [method for method in PAIR if not own[method]])
+    both = [arm[max(shared)] for arm in (mlr, baseline)]
+    recipe = both[0].recipe
+    known = _published(recipe) if recipe.profile == "paper" else _measured(recipe)
     if known is None:
-        return None
-    seeds, seconds = min(line.seeds for line in both.values()), sum(line.seconds for line in both.values())
-    return _Pair(task, *known, seeds, seconds)
+        return _unknown(recipe)
+    seeds, seconds = min(line.seeds for line in both), math.fsum(line.seconds for line in both)
+    return _Pair(recipe.name, recipe.profile, both[0].label, *known, seeds, seconds)
+
+
+def _unknown(recipe: Recipe) -> _Gap:
+    pilot = f": run a pilot of both methods, with {ENOUGH} seeds or more."
+    if is_own(recipe.name):
+        return _Gap(recipe.name, "No scores are kept for your own environments, such as", pilot)
+    whose = "The paper has no scores" if recipe.profile == "paper" else f"No scores at {recipe.profile} size"
+    return _Gap(recipe.name, f"{whose} within {recipe.frames:,} frames for", pilot)
+
+
+def _unpaired(lines: Sequence[Line], missing: Sequence[str]) -> _Gap:
+    """Why no run of these methods can be compared. Without missing methods, budgets differ."""
+    task, names = lines[0].task, {"mlr": "MLR", "baseline": "Baseline"}
+    there = {line.recipe.method for line in lines}
+    if absent := [names[method] for method in missing if method not in there]:
+        return _Gap(task, f"The plan has no {' and no '.join(absent)} on", ".")
+    if not missing:
+        return _Gap(task, "MLR and its Baseline have different budgets on", ".")
+    changes = [change for line in lines if line.recipe.method in missing for change in changes_of(line.recipe)]
+    changed = ", ".join(dict.fromkeys(change.partition("=")[0] for change in changes))
+    whose = f"{' and '.join(names[method] for method in missing)} with other values than the {lines[0].recipe.profile} profile's"
+    return _Gap(task, f"No scores of {whose} ({changed}) for", ": run a pilot.")
 
 
 Known = tuple[str, Summary, Summary]  # source, MLR, and its Baseline
 
 
 def _measured(recipe: Recipe) -> Known | None:
-    """Scores of our own runs with this profile."""
+    """Scores of our own runs with this profile: the latest within the budget."""
     mlr, baseline = (measured(recipe.name, recipe.profile, recipe.frames, method) for method in PAIR)
     if mlr is None or baseline is None or mlr.frames != baseline.frames:
         return None
     a, b = (Summary(score.mean, score.std, score.seeds) for score in (mlr, baseline))
-    return f"our {recipe.profile} runs ({mlr.study}, {min(a.runs, b.runs)} seeds) at {mlr.frames:,} frames", a, b
+    return _source(f"study {mlr.study}", a, b, mlr.frames, recipe.frames, "frames"), a, b
 
 
 def _published(recipe: Recipe) -> Known | None:
-    """The paper's scores, if it has the spread."""
-    at, unit = papers_time(recipe)
-    cells = [published(recipe.name, at, method) for method in PAIR]
-    usable = [cell for cell in cells if cell and cell.std is not None and cell.seeds and not cell.misprint]
-    if len(usable) < len(cells):
-        return None
-    mlr, baseline = (Summary(cell.mean, cell.std or 0.0, cell.seeds or 0) for cell in usable)
-    return f"the paper ({min(mlr.runs, baseline.runs)} seeds) at {at:,} {unit}", mlr, baseline
+    """The paper's scores, the latest within the budget, if it has the spread."""
+    times, unit, budget = papers_times(recipe)
+    for at in times:
+        cells = [published(recipe.name, at, method) for method in PAIR]
+        usable = [cell for cell in cells if cell and cell.std is not None and cell.seeds and not cell.misprint]
+        if len(usable) == len(cells):
+            mlr, baseline = (Summary(cell.mean, cell.std or 0.0, cell.seeds or 0) for cell in usable)
+            return _source("the paper", mlr, baseline, at, budget, unit), mlr, baseline
+    return None
 
 
-def _suite(recipe: Recipe) -> str:
-    return recipe.name.partition("/")[0]
+def _source(whose: str, a: Summary, b: Summary, at: int, budget: int, unit: str) -> str:
+    """Names the scores, and the budget if they are earlier: "study lite-dmcontrol (5 seeds) at 60,000 of 100,000 frames"."""
+    return f"{whose} ({min(a.runs, b.runs)} seeds) at {at:,} {'' if at == budget else f'of {budget:,} '}{unit}"
 
 
-def papers_time(recipe: Recipe) -> tuple[int, str]:
-    """The paper's time that corresponds to a run: the run's own in the paper profile, the nearest one in the lite profile."""
-    if _suite(recipe) == "atari":
-        return 100_000, "decisions"
-    return (500_000 if recipe.frames > 250_000 else 100_000), "frames"
+def _suite(name: str) -> str:
+    return name.partition("/")[0]
 
 
-def _question(pairs: Sequence[_Pair]) -> Question:
+def papers_times(recipe: Recipe) -> tuple[list[int], str, int]:
+    """The paper's times within a run's budget, latest first; their unit; and the budget in this unit."""
+    if _suite(recipe.name) == "atari":
+        every, unit, budget = [100_000], "decisions", recipe.frames // recipe.env.action_repeat
+    else:
+        every, unit, budget = [500_000, 100_000], "frames", recipe.frames
+    return [at for at in every if at <= budget], unit, budget
+
+
+def _question(pairs: Sequence[_Pair], unit: str = "points") -> Question:
     x, y = [pair.mlr for pair in pairs], [pair.baseline for pair in pairs]
-    needed = seeds_for(x, y)
+    needed, seeds = seeds_for(x, y), min(pair.seeds for pair in pairs)
     return Question(
         tasks=tuple(pair.task for pair in pairs),
+        source=" and ".join(dict.fromkeys(pair.source for pair in pairs)),
         difference=math.fsum(a.mean - b.mean for a, b in zip(x, y, strict=True)) / len(pairs),
+        unit=unit,
         effect=effect_size(x, y),
-        seeds=min(pair.seeds for pair in pairs),
-        power=power(x, y, [pair.seeds for pair in pairs]),
+        seeds=seeds,
+        power=None if seeds < ENOUGH else power(x, y, [pair.seeds for pair in pairs]),
         needed=needed,
         seconds=None if needed is None else needed * math.fsum(pair.seconds for pair in pairs),
     )
 
 
-def _scaled(pair: _Pair) -> _Pair:
-    """Human-normalised on Atari, where scales differ between games; unchanged on DMControl."""
-    ends = scale(pair.task) if pair.task.startswith("atari/") else None
-    return pair if ends is None else pair._replace(mlr=pair.mlr.scaled(*ends), baseline=pair.baseline.scaled(*ends))
+def _overall(pairs: Sequence[_Pair]) -> Question | None:
+    """The mean over tasks. All have one suite and one profile: scores of different sizes or scales are never averaged."""
+    if len(pairs) < 2 or len({(_suite(pair.task), pair.profile) for pair in pairs}) > 1:
+        return None
+    suite = _suite(pairs[0].task)
+    if suite == "dmcontrol":  # its tasks have one scale
+        return _question(pairs)
+    ends = [scale(pair.task) if suite == "atari" else None for pair in pairs]
+    scaled = [
+        pair._replace(mlr=pair.mlr.scaled(*both), baseline=pair.baseline.scaled(*both))
+        for pair, both in zip(pairs, ends, strict=True)
+        if both is not None
+    ]
+    return _question(scaled, "human-normalised") if len(scaled) == len(pairs) else None
 
 
 # ── Making a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,18 +349,17 @@ def make_plan(jobs: Sequence[Job], *, seconds: float = 60.0, workers: int | None
     return Plan(lines, workers, comparison, (*notes, *_assumptions(lines, workers, comparison)))
 
 
-def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison | None) -> list[str]:
-    notes, atari = [], _suite(lines[0].recipe) == "atari"
+def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison) -> list[str]:
+    notes, atari = [], _suite(lines[0].task) == "atari"
     if workers > 1:
         notes.append("Runs were timed alone. Together they share caches and memory, and take somewhat longer.")
     if atari:
         notes.append("Games are assumed to be as long as with random actions. Better players often play longer.")
-    if comparison is not None:
+    if comparison.sources:
         sources = " and ".join(comparison.sources)
         notes.append(
             f"The difference between MLR and its Baseline, and its spread over seeds, are those of {sources}. "
-            "They are estimates; for another profile, budget or settings they are guesses. After a few seeds, "
-            "`maskrl report` shows your own."
+            "They are estimates; for a longer budget they are guesses. After a few seeds, `maskrl report` shows your own."
         )
     return notes
 
