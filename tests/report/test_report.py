@@ -229,6 +229,22 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
     }
 
 
+def test_the_spread_of_the_papers_three_seeds_is_no_band(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"mlr,{task},1,100000,500" for task in ("atari/assault", "walker-walk")]
+    file.write_text("\n".join(["method,task,seed,decisions,score", *rows[:1]]))
+    (chart,) = [chart for chart in report([file]).charts if chart.kind == "curves"]
+    bands = {band["label"]: band for band in chart.data["panels"][0]["bands"]}
+    assert bands["paper: MLR"]["mean"] > 0
+    assert {band["std"] for band in bands.values()} == {None}
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows[1:]]))
+    page = report([file])
+    (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
+    assert {band["std"] for band in chart.data["panels"][0]["bands"]} == {114, 281}
+    (told,) = [one.words for one in page.sections if one.title == "Learning curves"]
+    assert "a spread, not a confidence interval. Below 4 seeds there is no band." in told[1]
+
+
 def test_the_lite_profile_is_not_comparable_wherever_the_paper_stands_beside_it(tmp_path: Path) -> None:
     page = report([reacher(tmp_path, "lite")])
     scores = table(page, "-scores")
