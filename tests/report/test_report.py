@@ -177,13 +177,15 @@ def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, see
     if seeds == 4:
         assert (cell.text, cell.note) == ("above", "")
         assert claim.text.startswith("toy/reach: mlr is above baseline. ")
-        assert words == ("mlr is above baseline on 1 of 1 task, below on 0, and without a clear difference on 0.",)
+        assert words == ("mlr is above baseline on 1 of 1 task and below on 0; on 0 no difference shows.",)
         assert sentences == []
     else:
         assert (cell.text, cell.mark) == ("not enough seeds", "unsure")
         assert claim.text.startswith("toy/reach: not enough seeds to compare mlr and baseline. ")
         assert claim.text.endswith("there is no test below 4 runs of each.")
-        assert words == ("mlr is above baseline on 0 of 1 task, below on 0, and without a clear difference on 1.",)
+        assert words == (
+            "mlr is above baseline on 0 of 1 task and below on 0; on 0 no difference shows, and 1 has no verdict.",
+        )
         assert sentences == [claim.text]
         assert table(page, "-mlr-baseline").notes == ("Nothing is tested: there is no test below 4 runs of each.",)
 
@@ -218,7 +220,7 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
     page = report([reacher(tmp_path)])
     row = texts(table(page, "-scores"))["reacher-easy"]
     assert row["paper: MLR"] == "866 ± 103 (10)"
-    assert row["mlr: verdict"] == "consistent"
+    assert row["mlr: verdict"] == "no difference shows"
     assert row["paper: Baseline"] == "593 ± 118 (10)"
     (verdict,) = against_paper(Scores.read(tmp_path), "mlr").tasks
     assert [line.text for group in page.headline for line in group.lines] == [verdict.sentence]
@@ -308,7 +310,7 @@ def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
     file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
     page = report([file])
     told = section(page, "Where it does not help").words
-    assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and without a clear difference on 0.",)
+    assert told == ("MLR is above Baseline on 1 of 1 task and below on 0; on 0 no difference shows.",)
     assert [row[1].text for row in table(page, "-improvement").rows] == ["Baseline"]
     alone = tmp_path / "alone.csv"
     alone.write_text("\n".join(["method,task,seed,frames,score", *rows[4:]]))
@@ -379,7 +381,8 @@ def test_tasks_where_the_objective_hurts_or_cannot_be_told_are_listed(tmp_path: 
             write_run(tmp_path / task / f"b{seed}", control(task, seed, "baseline"), {100_000: score})
             write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change + by})
     found = section(report([tmp_path]), "Where it does not help")
-    assert found.words == ("mlr is above baseline on 1 of 3 tasks, below on 1, and without a clear difference on 1.",)
+    (told,) = found.words
+    assert told == "mlr is above baseline on 1 of 3 tasks and below on 1; on 0 no difference shows, and 1 has no verdict."
     (block,) = [block for block in found.blocks if isinstance(block, Lines)]
     assert [(line.mark, line.text.split(":")[0]) for line in block.lines] == [
         ("below", "dmcontrol/cheetah-run"),
