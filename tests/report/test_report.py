@@ -200,10 +200,26 @@ def test_the_summary_begins_with_a_sentence_that_counts_the_verdicts(tmp_path: P
     unsure = report([tmp_path / "few"])
     assert (
         unsure.in_short
-        == f"Of 1 comparison, 1 is without a verdict. 1 unfinished run and {len(unsure.problems)} problems: see Gaps."
+        == "Of 1 comparison, 1 is without a verdict. 1 unfinished run, 1 missing run and 2 problems: see Gaps."
     )
     alone = report([write_run(tmp_path / "alone", toy(1), {3000: 10}).parent / "alone"])
     assert alone.in_short == "Nothing is compared yet. Every run is finished."
+
+
+def test_the_summary_counts_tasks_that_have_no_mean(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    tasks = {"own/high": 20, "own/low": -20, "own/same": 0}
+    rows = [
+        f"{method},{task},{seed},3000,{(change + by if method == 'mlr' else 0) + 50 + seed}"
+        for task, change in tasks.items()
+        for method in ("mlr", "baseline")
+        for seed, by in enumerate(UNEVEN)
+    ]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    page = report([file])
+    assert page.in_short.startswith("Of 3 comparisons, 1 is above, 1 is below, in 1 no difference shows. ")
+    (claim,) = [line.text for group in page.headline for line in group.lines]
+    assert claim == "mlr is above baseline on 1 of 3 tasks and below on 1; on 1 no difference shows."
 
 
 # ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -382,7 +398,9 @@ def test_tasks_where_the_objective_hurts_or_cannot_be_told_are_listed(tmp_path: 
             write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change + by})
     found = section(report([tmp_path]), "Where it does not help")
     (told,) = found.words
-    assert told == "mlr is above baseline on 1 of 3 tasks and below on 1; on 0 no difference shows, and 1 has no verdict."
+    assert (
+        told == "mlr is above baseline on 1 of 3 tasks and below on 1; on 0 no difference shows, and 1 has no verdict."
+    )
     (block,) = [block for block in found.blocks if isinstance(block, Lines)]
     assert [(line.mark, line.text.split(":")[0]) for line in block.lines] == [
         ("below", "dmcontrol/cheetah-run"),
