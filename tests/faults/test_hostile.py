@@ -258,7 +258,7 @@ def test_a_policy_is_not_loaded_from_a_run_of_which_a_file_is_something_else(pla
     assert contents(outside) == {"secret": (b"untouched", (outside / "secret").stat().st_mtime)}
 
 
-@pytest.mark.parametrize("name", ["about.json", "scores.csv"])
+@pytest.mark.parametrize("name", ["about.json", "probes.csv", "scores.csv"])
 def test_published_results_of_which_a_file_is_something_else_are_refused(place: Place, outside: Path, name: str):
     wrong = attack(place.results, name, OF_RESULTS["report"](place), outside)
     assert not wrong, "\n".join(wrong)

@@ -177,13 +177,15 @@ def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, see
     if seeds == 4:
         assert (cell.text, cell.note) == ("above", "")
         assert claim.text.startswith("toy/reach: mlr is above baseline. ")
-        assert words == ("mlr is above baseline on 1 of 1 task, below on 0, and without a clear difference on 0.",)
+        assert words == ("mlr is above baseline on 1 of 1 task and below on 0; on 0 no difference shows.",)
         assert sentences == []
     else:
         assert (cell.text, cell.mark) == ("not enough seeds", "unsure")
         assert claim.text.startswith("toy/reach: not enough seeds to compare mlr and baseline. ")
         assert claim.text.endswith("there is no test below 4 runs of each.")
-        assert words == ("mlr is above baseline on 0 of 1 task, below on 0, and without a clear difference on 1.",)
+        assert words == (
+            "mlr is above baseline on 0 of 1 task and below on 0; on 0 no difference shows, and 1 has no verdict.",
+        )
         assert sentences == [claim.text]
         assert table(page, "-mlr-baseline").notes == ("Nothing is tested: there is no test below 4 runs of each.",)
 
@@ -198,10 +200,26 @@ def test_the_summary_begins_with_a_sentence_that_counts_the_verdicts(tmp_path: P
     unsure = report([tmp_path / "few"])
     assert (
         unsure.in_short
-        == f"Of 1 comparison, 1 is without a verdict. 1 unfinished run and {len(unsure.problems)} problems: see Gaps."
+        == "Of 1 comparison, 1 is without a verdict. 1 unfinished run, 1 missing run and 2 problems: see Gaps."
     )
     alone = report([write_run(tmp_path / "alone", toy(1), {3000: 10}).parent / "alone"])
     assert alone.in_short == "Nothing is compared yet. Every run is finished."
+
+
+def test_the_summary_counts_tasks_that_have_no_mean(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    tasks = {"own/high": 20, "own/low": -20, "own/same": 0}
+    rows = [
+        f"{method},{task},{seed},3000,{(change + by if method == 'mlr' else 0) + 50 + seed}"
+        for task, change in tasks.items()
+        for method in ("mlr", "baseline")
+        for seed, by in enumerate(UNEVEN)
+    ]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    page = report([file])
+    assert page.in_short.startswith("Of 3 comparisons, 1 is above, 1 is below, in 1 no difference shows. ")
+    (claim,) = [line.text for group in page.headline for line in group.lines]
+    assert claim == "mlr is above baseline on 1 of 3 tasks and below on 1; on 1 no difference shows."
 
 
 # ── Beside the paper ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +236,7 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
     page = report([reacher(tmp_path)])
     row = texts(table(page, "-scores"))["reacher-easy"]
     assert row["paper: MLR"] == "866 ± 103 (10)"
-    assert row["mlr: verdict"] == "consistent"
+    assert row["mlr: verdict"] == "no difference shows"
     assert row["paper: Baseline"] == "593 ± 118 (10)"
     (verdict,) = against_paper(Scores.read(tmp_path), "mlr").tasks
     assert [line.text for group in page.headline for line in group.lines] == [verdict.sentence]
@@ -227,6 +245,22 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
         ("paper: MLR", 100_000, 866, 103),
         ("paper: Baseline", 100_000, 593, 118),
     }
+
+
+def test_the_spread_of_the_papers_three_seeds_is_no_band(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"mlr,{task},1,100000,500" for task in ("atari/assault", "walker-walk")]
+    file.write_text("\n".join(["method,task,seed,decisions,score", *rows[:1]]))
+    (chart,) = [chart for chart in report([file]).charts if chart.kind == "curves"]
+    bands = {band["label"]: band for band in chart.data["panels"][0]["bands"]}
+    assert bands["paper: MLR"]["mean"] > 0
+    assert {band["std"] for band in bands.values()} == {None}
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows[1:]]))
+    page = report([file])
+    (chart,) = [chart for chart in page.charts if chart.kind == "curves"]
+    assert {band["std"] for band in chart.data["panels"][0]["bands"]} == {114, 281}
+    (told,) = [one.words for one in page.sections if one.title == "Learning curves"]
+    assert "a spread, not a confidence interval. Below 4 seeds there is no band." in told[1]
 
 
 def test_the_lite_profile_is_not_comparable_wherever_the_paper_stands_beside_it(tmp_path: Path) -> None:
@@ -292,7 +326,7 @@ def test_the_baseline_may_be_spelt_as_in_the_paper(tmp_path: Path) -> None:
     file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
     page = report([file])
     told = section(page, "Where it does not help").words
-    assert told == ("MLR is above Baseline on 1 of 1 task, below on 0, and without a clear difference on 0.",)
+    assert told == ("MLR is above Baseline on 1 of 1 task and below on 0; on 0 no difference shows.",)
     assert [row[1].text for row in table(page, "-improvement").rows] == ["Baseline"]
     alone = tmp_path / "alone.csv"
     alone.write_text("\n".join(["method,task,seed,frames,score", *rows[4:]]))
@@ -363,7 +397,10 @@ def test_tasks_where_the_objective_hurts_or_cannot_be_told_are_listed(tmp_path: 
             write_run(tmp_path / task / f"b{seed}", control(task, seed, "baseline"), {100_000: score})
             write_run(tmp_path / task / f"m{seed}", control(task, seed), {100_000: score + change + by})
     found = section(report([tmp_path]), "Where it does not help")
-    assert found.words == ("mlr is above baseline on 1 of 3 tasks, below on 1, and without a clear difference on 1.",)
+    (told,) = found.words
+    assert (
+        told == "mlr is above baseline on 1 of 3 tasks and below on 1; on 0 no difference shows, and 1 has no verdict."
+    )
     (block,) = [block for block in found.blocks if isinstance(block, Lines)]
     assert [(line.mark, line.text.split(":")[0]) for line in block.lines] == [
         ("below", "dmcontrol/cheetah-run"),

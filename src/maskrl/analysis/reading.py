@@ -5,7 +5,6 @@ Reading continues after a problem: a reader returns all readable runs, and a sen
 
 import csv
 import io
-import json
 import math
 import os
 from collections import defaultdict
@@ -15,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from maskrl.analysis.about import ABOUT, Made, read_about
 from maskrl.analysis.protocol import (
     Protocol,
     method_of,
@@ -25,8 +25,7 @@ from maskrl.analysis.protocol import (
     task_of,
     unit_of,
 )
-from maskrl.files import kind_of, read_bytes, read_object
-from maskrl.recipes.overrides import from_json
+from maskrl.files import kind_of, read_bytes
 from maskrl.recipes.published import Unit, published_scores
 from maskrl.runs.directory import Run, RunError
 
@@ -54,6 +53,11 @@ class RunScores:
     @property
     def name(self) -> str:
         return f"{self.method} on {self.task}, seed {self.seed}"
+
+    @property
+    def identity(self) -> tuple[str, str, str, int, Unit]:
+        """What only this run has: a file may hold many runs."""
+        return self.source, self.method, self.task, self.seed, self.unit
 
     @property
     def budget(self) -> int | None:
@@ -86,6 +90,14 @@ def run_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
             yield folder
 
 
+def results_folders(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """Every folder of published results in a folder, at any depth, except those in `seen`."""
+    for folder in _folders_with(path, ABOUT):
+        if (about := folder.resolve() / ABOUT) not in seen:
+            seen.add(about)
+            yield folder
+
+
 def _folders_with(path: Path, name: str) -> list[Path]:
     """The folders at any depth that contain an entry of this name, even a broken link."""
     return sorted(Path(place) for place, folders, files in os.walk(path) if name in (*folders, *files))
@@ -97,12 +109,10 @@ def read_folder(path: Path, seen: set[Path]) -> Found:
         there = f"is {kind_of(path.lstat().st_mode)}" if os.path.lexists(path) else "does not exist"
         return [], [f"{path} {there}. Name a run, a folder of runs or a CSV file."]
     runs, problems = list[RunScores](), list[str]()
-    for folder in _folders_with(path, ABOUT):
-        if (about := folder.resolve() / ABOUT) not in seen:
-            seen.add(about)
-            found, wrong = read_results(folder)
-            runs += found
-            problems += wrong
+    for folder in results_folders(path, seen):
+        found, wrong = read_results(folder)
+        runs += found
+        problems += wrong
     if not runs and not problems and next(run_folders(path, set()), None) is None:
         return [], [f"{path} holds no run: there is no recipe.json in it or below."]
     for folder in run_folders(path, seen):
@@ -142,20 +152,18 @@ def _run_problems(run: RunScores, status: str, not_finite: Sequence[int]) -> Ite
 
 # ── Published results ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-ABOUT, SCORES = "about.json", "scores.csv"  # files of `maskrl results`
+SCORES, PROBES = "scores.csv", "probes.csv"  # files of `maskrl results`, beside about.json
 
 
 def read_results(folder: Path) -> Found:
     """Read the runs of a study that `maskrl results` wrote: scores, and the protocol from their recipes."""
-    runs, problems = _read_csv(folder / SCORES, folder / SCORES)
-    try:
-        about = read_object(folder, ABOUT)
-        recipes = {(one["method"], one["task"]): from_json(json.dumps(one["recipe"])) for one in about["recipes"]}
-        versions = about["versions"]
-        protocols = {key: protocol_of(recipe, versions) for key, recipe in recipes.items()}
-    except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        return runs, [*problems, f"{folder / ABOUT} does not say how these scores were made ({error})."]
-    return [replace(run, protocol=protocols.get((run.method, run.task), run.protocol)) for run in runs], problems
+    about = read_about(folder)
+    units = {made: unit_of(recipe) for made, recipe in about.recipes.items()}
+    runs, problems = _read_csv(folder / SCORES, folder / SCORES, units)
+    known = [replace(run, protocol=about.protocols.get((run.method, run.task), run.protocol)) for run in runs]
+    without = sorted({f"{run.method} on {run.task}" for run in runs if (run.method, run.task) not in about.recipes})
+    untold = [f"{folder / ABOUT} has no recipe of {'; '.join(without[:3])}{'; …' if len(without) > 3 else ''}."]
+    return known, [*problems, *(about.problems or untold * bool(without))]
 
 
 # ── CSV files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,18 +173,30 @@ _Key = tuple[str, str, int, Unit]  # of a run: method, task, seed, unit
 
 def read_csv(path: Path) -> Found:
     """Read the runs of a CSV with a row per evaluation. Follows a link that the user named."""
-    return _read_csv(path, path.resolve())
+    return _read_csv(path, path.resolve(), {})
 
 
-def _read_csv(path: Path, there: Path) -> Found:
-    """`there`: the resolved path, not a link, pipe or device."""
+def read_rows(path: Path, there: Path | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """The column names of a CSV, and its rows with their line numbers. Raises RunError if it cannot be read.
+
+    `there`: the resolved path, if a link may be followed.
+    """
+    there = there or path
     try:
         text = read_bytes(there.parent, there.name, most=CSV).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
         names = [name.strip().lower() for name in next(reader, [])]
-        lines = [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
+        return names, [(reader.line_num, dict(zip(names, line, strict=False))) for line in reader if line]
     except (OSError, RunError, UnicodeDecodeError, csv.Error) as error:
-        return [], [f"{path} cannot be read as a CSV: {error}."]
+        raise RunError(f"{path} cannot be read as a CSV: {error}.") from None
+
+
+def _read_csv(path: Path, there: Path, known: Mapping[Made, Unit]) -> Found:
+    """`there`: the resolved path, not a link, pipe or device. `known`: the units of these runs' budgets."""
+    try:
+        names, lines = read_rows(path, there)
+    except RunError as error:
+        return [], [str(error)]
     units = [unit for unit in get_args(Unit) if unit in names]
     missing = [name for name in COLUMNS if name not in names] + ([] if units else ["frames or decisions"])
     if missing:
@@ -186,7 +206,7 @@ def _read_csv(path: Path, there: Path) -> Found:
     curves, problems = defaultdict[_Key, dict[int, list[float]]](lambda: defaultdict(list)), list[str]()
     for number, line in lines:
         try:
-            key, at, score = _parsed(line, units)
+            key, at, score = _parsed(line, units, known)
         except (ValueError, KeyError):
             problems.append(f"{path}, line {number}: cannot be read: {line}. Left out.")
             continue
@@ -219,18 +239,26 @@ def _runs_of(path: Path, curves: Mapping[_Key, Mapping[int, Sequence[float]]]) -
     return runs, problems
 
 
-def _parsed(line: Mapping[str, str], units: Sequence[Unit]) -> tuple[_Key, int, float]:
-    """The run's key, the time and the score of a row. If a row has both units, the benchmark's unit counts."""
-    task = _full_name(line["task"])
+def _parsed(line: Mapping[str, str], units: Sequence[Unit], known: Mapping[Made, Unit]) -> tuple[_Key, int, float]:
+    """The run's key, the time and the score of a row. If a row has both units, the unit of the run's budget counts; if that is
+    unknown, the benchmark's.
+    """
+    method, task, seed = run_of(line)
     told: list[Unit] = [unit for unit in units if line.get(unit, "").strip()]
     if not told:
         raise ValueError("A row must have a time.")
-    unit = told[-1] if task.startswith("atari/") else told[0]  # decisions come last
-    key: _Key = (line["method"].strip(), task, _whole(line["seed"]), unit)
-    return key, _whole(line[unit]), score_or_nan(line["score"])
+    usual = told[-1] if task.startswith("atari/") else told[0]  # decisions come last
+    unit = known.get((method, task), usual)
+    unit = unit if unit in told else usual
+    return (method, task, seed, unit), whole(line[unit]), score_or_nan(line["score"])
 
 
-def _whole(text: str) -> int:
+def run_of(row: Mapping[str, str]) -> tuple[str, str, int]:
+    """The run of a CSV's row: method, task with its suite, seed. Raises KeyError or ValueError if the row does not say it."""
+    return row["method"].strip(), _full_name(row["task"]), whole(row["seed"])
+
+
+def whole(text: str) -> int:
     """Parse a whole number, which may be written as 1e5 or 1.0."""
     if not float(text).is_integer():
         raise ValueError(f"{text} is not a whole number.")

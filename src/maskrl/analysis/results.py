@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from maskrl.analysis.about import ABOUT
 from maskrl.analysis.protocol import method_of, task_of
-from maskrl.analysis.reading import ABOUT, CSV, SCORES, run_folders, score_or_nan
+from maskrl.analysis.reading import CSV, PROBES, SCORES, run_folders, score_or_nan
 from maskrl.files import RunError, listed, read_bytes, read_object, write_whole
 from maskrl.outputs import require_output
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.schema import Recipe, as_json
 from maskrl.runs.directory import HARDWARE, Run
 
-PROBES = "probes.csv"
 LINEAR = ("r2", "r2_random_encoder")  # of the linear probe
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     SCORES: ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds", "random"),

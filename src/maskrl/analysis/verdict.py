@@ -73,10 +73,7 @@ class Verdict:
             + {
                 "above": f"{self.ours} is above {self.theirs}",
                 "below": f"{self.ours} is below {self.theirs}",
-                # Without the paper's gain, the number of seeds that would be enough is unknown.
-                "consistent": f"no difference between {pair} shows"
-                if self.needed is None
-                else f"{pair} are consistent",
+                "consistent": f"no difference between {pair} shows",
                 "not enough seeds": f"not enough seeds to compare {pair}",
                 "not tested": f"{pair} are not tested",
             }[self.outcome]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from maskrl.report.document import Report
 
 
-RUNS_HELP = "Run directories, folders of them, and CSV files: method, task, seed, frames or decisions, score."
+RUNS_HELP = "Run directories, published results, folders of them, and CSV files: method, task, seed, frames or decisions, score."
 AT_HELP = "Take scores at this time (frames; on Atari decisions), not at the end."
 
 

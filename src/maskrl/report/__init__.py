@@ -1,6 +1,6 @@
 """The content of the report page, as plain values. `page.render` writes it as HTML, `exports.write` writes its tables as files.
 
-report(["runs"])            # run directories, folders of them and CSV files, beside the paper's numbers
+report(["runs"])            # run directories, published results, folders of them and CSV files, beside the paper's numbers
 """
 
 from collections import Counter
@@ -15,12 +15,13 @@ from maskrl.report.ablations import ablations
 from maskrl.report.aggregates import over_tasks
 from maskrl.report.curves import MOST_POINTS, curves
 from maskrl.report.document import Line, Lines, Report, Section
-from maskrl.report.facts import RunFacts, all_facts
+from maskrl.report.facts import RunFacts, all_facts, without_repeats
 from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
-from maskrl.report.inventory import gaps, versions, what_was_run
+from maskrl.report.inventory import gaps, in_short, versions, what_was_run
 from maskrl.report.probes import representation
+from maskrl.report.published import studies
 from maskrl.report.tables import Mark, counted
-from maskrl.report.task_by_task import in_words, negative, negative_lines, task_by_task
+from maskrl.report.task_by_task import MARKS, in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
 
 Against = Literal["published", "none"]
@@ -34,14 +35,17 @@ def report(
     `at`: take scores at this time, in the unit of each run's budget, instead of at its end. `mixed`: put runs of different
     protocols together; otherwise each protocol has its own sections.
     """
-    scores, facts = Scores.read(*paths), list(all_facts(map(Path, paths)))
+    folders = [Path(path) for path in paths]
+    scores, published = Scores.read(*folders), studies(folders)
+    facts = without_repeats([*all_facts(folders), *(fact for one in published for fact in one.facts)], scores.runs)
     if not scores.runs and not facts:
         listed = "\n".join(f"  {problem}" for problem in scores.problems)
         raise ScoresError(f"There are no runs to report on:\n{listed}")
     papers = against == "published"
     groups, alike = grouped(scores, at=at, mixed=mixed, papers=papers), cases(facts)
     most = max(20, MOST_POINTS // max(1, len(scores.runs)))
-    problems = list(dict.fromkeys([*scores.problems, *(line for group in groups for line in _problems(group))]))
+    told = (line for one in published for line in one.problems)
+    problems = list(dict.fromkeys([*scores.problems, *told, *(line for group in groups for line in _problems(group))]))
     methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
     tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
     listed = ", ".join(tasks[:6]) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
@@ -52,7 +56,7 @@ def report(
         representation(alike, papers=papers),
         timing(alike, papers=papers),
         versions(facts),
-        gaps(groups, facts, problems),
+        gaps(groups, facts, published, problems),
     ]
     headline = tuple(map(_headline, groups)) or (Lines("", (Line("No run has a score yet.", "warn"),)),)
     return Report(
@@ -63,7 +67,7 @@ def report(
         _with_unique_keys([section for section in sections if section is not None]),
         tuple(methods),
         tuple(problems),
-        _in_short(headline, sum(not fact.finished for fact in facts), len(problems)),
+        f"{_comparisons(groups)} {in_short(groups, facts, problems)}",
     )
 
 
@@ -73,35 +77,43 @@ def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
     return f"{who} on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}"
 
 
-# The marks of the headline's comparisons in words, in the order of the summary.
-OUTCOMES: Mapping[Mark, str] = {
-    "above": "above",
-    "below": "below",
-    "consistent": "without a difference",
-    "unsure": "without a verdict",
+# The outcomes of comparisons in words, in the order of the summary: one, several.
+OUTCOMES: Mapping[Mark, tuple[str, str]] = {
+    "above": ("1 is above", "{} are above"),
+    "below": ("1 is below", "{} are below"),
+    "consistent": ("in 1 no difference shows", "in {} no difference shows"),
+    "unsure": ("1 is without a verdict", "{} are without a verdict"),
 }
 
 
-def _in_short(headline: Sequence[Lines], unfinished: int, problems: int) -> str:
-    """The summary, such as "Of 3 comparisons, 1 is above, 2 are below. Every run is finished."."""
-    marks = Counter(line.mark for group in headline for line in group.lines if line.lead)
+def _comparisons(groups: Sequence[Group]) -> str:
+    """The verdicts in one sentence, such as "Of 3 comparisons, 1 is above, 2 are below."."""
+    marks = Counter(
+        MARKS[verdict.outcome]
+        for group in groups
+        for found in (*group.against_baseline.values(), *group.against_paper.values())
+        for verdict in found.overall or found.tasks
+    )
     parts = [
-        f"{marks[mark]} {'is' if marks[mark] == 1 else 'are'} {word}" for mark, word in OUTCOMES.items() if marks[mark]
+        one if marks[mark] == 1 else several.format(marks[mark])
+        for mark, (one, several) in OUTCOMES.items()
+        if marks[mark]
     ]
-    told = (
+    return (
         f"Of {counted(sum(marks.values()), 'comparison')}, {', '.join(parts)}." if parts else "Nothing is compared yet."
     )
-    gaps = [counted(unfinished, "unfinished run")] * bool(unfinished) + [counted(problems, "problem")] * bool(problems)
-    return f"{told} {' and '.join(gaps)}: see Gaps." if gaps else f"{told} Every run is finished."
 
 
 def _counts(
     scores: Scores, facts: Sequence[RunFacts], methods: int, tasks: int, problems: int
 ) -> tuple[tuple[str, str], ...]:
-    folders = {fact.run.source for fact in facts}
-    others = {(run.source, run.name) for run in scores.runs if run.source not in folders}
+    known = {fact.run.identity for fact in facts}
+    others = {run.identity for run in scores.runs} - known
     counts = {"run": len(others) + len(facts), "method": methods, "task": tasks}
-    counts |= {"unfinished": sum(not fact.finished for fact in facts), "problem": problems}
+    unfinished = sum(fact.unfinished for fact in facts)
+    if unfinished or not (others or any(fact.life == "unknown" for fact in facts)):  # none only if that is known
+        counts["unfinished"] = unfinished
+    counts["problem"] = problems
     return tuple(
         (f"{count:,}", what if count == 1 or what == "unfinished" else f"{what}s") for what, count in counts.items()
     )

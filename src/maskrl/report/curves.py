@@ -1,4 +1,4 @@
-"""Learning curves: a thin line per seed, a thick one for the mean, and a band for the paper's score at its budget."""
+"""Learning curves: a thin line per seed, a thick one for the mean, and the paper's score at its budget."""
 
 import math
 from collections import defaultdict
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from maskrl.analysis.statistics import ENOUGH
 from maskrl.analysis.verdict import GAIN
 from maskrl.recipes.published import plainly, published
 from maskrl.report.document import Chart, Section
@@ -28,7 +29,10 @@ def curves(group: Group, *, most: int) -> Section:
     told = ["Thin lines are seeds; thick lines are their mean, dashed after some seeds have ended."]
     if any(panel["bands"] for panel in panels):
         apart = f" Here it is {group.not_the_papers}." if group.not_the_papers else ""
-        told.append(f"A band is the paper's mean ± standard deviation at its budget.{apart}")
+        told.append(
+            "A dashed line is the paper's mean at its budget, and a band its standard deviation over seeds: a spread, not a "
+            f"confidence interval. Below {ENOUGH} seeds there is no band.{apart}"
+        )
     longest = max((len(run.curve) for run in group.runs.runs), default=0)
     if longest > most:
         told.append(f"Curves have up to {longest} points, of which {most} are drawn, including the first and last.")
@@ -38,7 +42,10 @@ def curves(group: Group, *, most: int) -> Section:
 
 
 def _bands(group: Group, task: str) -> list[dict[str, Any]]:
-    """The paper's scores of its own methods and of those with runs, at each of the runs' times."""
+    """The paper's scores of its own methods and of those with runs, at each of the runs' times.
+
+    A spread of a few seeds, or of an unknown number, would look as certain as one of ten: it is left out.
+    """
     ours = {plainly(method): method for method in reversed(group.methods)}
     times = {at for run in group.runs.runs if run.task == task for at in (run.budget, *(at for at, _ in run.curve))}
     found = [
@@ -52,7 +59,7 @@ def _bands(group: Group, task: str) -> list[dict[str, Any]]:
             "label": f"paper: {cell.method}",
             "at": cell.at,
             "mean": cell.mean,
-            "std": None if cell.misprint else cell.std,
+            "std": None if cell.misprint or (cell.seeds or 0) < ENOUGH else cell.std,
         }
         for cell in dict.fromkeys(cell for cell in found if cell is not None and cell.unit == group.unit)
     ]

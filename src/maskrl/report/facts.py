@@ -1,20 +1,20 @@
-"""Facts of a run directory besides its scores: progress, probes, time and versions."""
+"""Facts of a run besides its scores: progress, probes, time and versions; from its directory, or from published results."""
 
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from maskrl.analysis.protocol import method_of, protocol_of, task_of, unit_of
+from maskrl.analysis.protocol import method_of, protocol_difference, protocol_of, task_of, unit_of
 from maskrl.analysis.reading import LARGEST, RunScores, run_folders
 from maskrl.files import open_file, read_object
 from maskrl.recipes.schema import Recipe
 from maskrl.runs.directory import Run, RunError
 
-Life = Literal["done", "running", "interrupted", "failed", "not begun"]
+Life = Literal["done", "running", "interrupted", "failed", "not begun", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -22,32 +22,36 @@ class RunFacts:
     """The facts of one run."""
 
     run: RunScores  # without its scores
-    recipe: Recipe
+    recipe: Recipe | None  # None: unknown
     life: Life
     why: str  # the error of a failed run
     reached: int  # in the unit of its budget
-    seconds: float
-    versions: Mapping[str, Any]
+    frames: int  # of the simulator so far; 0: unknown
+    seconds: float  # 0: unknown
+    cpu_seconds: float  # processor time until the last evaluation; 0: unknown
+    versions: Mapping[str, Any]  # a tuple: one of these values
     probes: tuple[Mapping[str, Any], ...] = ()  # in order of time; the last may be from probe.json
     timing: Mapping[str, float] = field(default_factory=dict)  # part → seconds
     notes: tuple[str, ...] = ()
+    published: bool = False
 
     @property
-    def budget(self) -> int:
-        return self.recipe.budget.decisions or self.recipe.frames
-
-    @property
-    def frames(self) -> int:
-        """Frames of the simulator so far."""
-        return self.reached * (self.recipe.env.action_repeat if self.run.unit == "decisions" else 1)
+    def budget(self) -> int | None:
+        """In its unit; None if unknown."""
+        return None if self.recipe is None else self.recipe.budget.decisions or self.recipe.frames
 
     @property
     def finished(self) -> bool:
-        return self.life == "done" and self.reached >= self.budget
+        return self.life == "done" and (self.budget is None or self.reached >= self.budget)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it is known that the run is not finished."""
+        return self.life != "unknown" and not self.finished
 
 
 def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
-    """The facts of every readable run; `Scores.problems` names the others."""
+    """The facts of every readable run directory; `Scores.problems` names the others."""
     seen = set[Path]()
     for folder in (folder for path in paths if path.is_dir() for folder in run_folders(path, seen)):
         try:
@@ -56,16 +60,30 @@ def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
             continue
 
 
+def without_repeats(facts: Sequence[RunFacts], runs: Iterable[RunScores]) -> list[RunFacts]:
+    """Leave out the runs that were left out of these scores because they exist twice, such as in a directory and published."""
+    kept = defaultdict[str, list[RunScores]](list)
+    for run in runs:
+        kept[run.name].append(run)
+
+    def is_repeat(run: RunScores) -> bool:
+        alike = [other for other in kept[run.name] if not protocol_difference(other.protocol, run.protocol)]
+        return bool(alike) and all(other.identity != run.identity for other in alike)
+
+    return [fact for fact in facts if not is_repeat(fact.run)]
+
+
 def run_facts(folder: Path) -> RunFacts:
     """Read the facts of a run directory. Parses only the needed lines of its log."""
     opened, clock, timing = Run.open(folder), _last_clock(folder), defaultdict[str, float](float)
     recipe, unit, life = opened.recipe, unit_of(opened.recipe), _life(opened)
     protocol = protocol_of(recipe, opened.versions())
-    events = list(opened.events("probe", "timing", "note"))
+    events = list(opened.events("evaluation", "probe", "timing", "note"))
     for event in events:
         for part, spent in event["parts"].items() if event["kind"] == "timing" else ():
             timing[part] += spent if is_number(spent) else 0.0
     probes = [event for event in events if event["kind"] == "probe"]
+    costs = [event["cpu_seconds"] for event in events if event["kind"] == "evaluation" and "cpu_seconds" in event]
     measured = read_object(folder, "probe.json")
     return RunFacts(
         run=RunScores(method_of(recipe), task_of(recipe), recipe.seed, unit, (), protocol, str(folder)),
@@ -73,7 +91,9 @@ def run_facts(folder: Path) -> RunFacts:
         life=life,
         why=opened.why if life == "failed" else "",
         reached=int(clock.get(unit, 0)),
+        frames=int(clock.get("frames", 0)),
         seconds=float(clock.get("seconds", 0.0)),
+        cpu_seconds=float(costs[-1]) if costs and is_number(costs[-1]) else 0.0,
         versions=opened.versions(),
         probes=(*probes, measured) if measured else tuple(probes),
         timing=timing,

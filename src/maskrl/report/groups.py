@@ -192,8 +192,8 @@ CASE_FIELDS: list[Field[Case]] = [
 def cases(facts: Sequence[RunFacts]) -> Cases:
     """The runs of each case, in order. Runs of different protocols are never averaged, even if mixed."""
     parts = Scores(tuple(fact.run for fact in facts)).groups()
-    names = {run.source: name for part in parts for name in [_name(part, parts)] for run in part.runs}
+    names = {run.identity: name for part in parts for name in [_name(part, parts)] for run in part.runs}
     found = defaultdict[Case, list[RunFacts]](list)
     for fact in facts:
-        found[Case(fact.run.task, names[fact.run.source], fact.run.method)].append(fact)
+        found[Case(fact.run.task, names[fact.run.identity], fact.run.method)].append(fact)
     return dict(sorted(found.items(), key=lambda item: (item[0].task, item[0].setting, order_of(item[0].method))))

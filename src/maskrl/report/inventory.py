@@ -2,18 +2,23 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from maskrl.recipes.schema import difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
-from maskrl.report.tables import Cell, Column, Field, Mark, Table, number, tabulated
+from maskrl.report.published import Study
+from maskrl.report.tables import Cell, Column, Field, Mark, Table, counted, number, tabulated
 from maskrl.report.task_by_task import MOST_LINES
+
+MOST_COMMANDS = 5  # of a published study
+Identity = tuple[Any, ...]  # `RunScores.identity`
 
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
     """The section on methods: a row per method and group, with its differences from the others."""
-    told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.run.source: fact for fact in facts})])
+    told, blocks = [], list[Table | Lines]([_methods_table(groups, {fact.run.identity: fact for fact in facts})])
     if len({group.suite for group in groups}) < len(groups):
         told.append(
             "Runs of different protocols are not averaged: each protocol is a separate group, named by its differences. "
@@ -28,7 +33,7 @@ def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
     return Section("what-was-run", "What was run", tuple(told), tuple(blocks))
 
 
-def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Table:
+def _methods_table(groups: Sequence[Group], facts: Mapping[Identity, RunFacts]) -> Table:
     name: Field[tuple[Group, str]] = (Column("runs of"), lambda row: Cell(row[0].name))
     fields: list[Field[tuple[Group, str]]] = [
         (Column("method"), lambda row: Cell(row[1], strong=True)),
@@ -42,18 +47,23 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[str, RunFacts]) -> Ta
     return tabulated("what-was-run", "What was run", fields, rows)
 
 
-def _differences(group: Group, method: str, facts: Mapping[str, RunFacts]) -> list[str]:
+def _differences(group: Group, method: str, facts: Mapping[Identity, RunFacts]) -> list[str]:
     """The differences from the Baseline, or from the first method, on a task that both have."""
     reference = group.baseline or group.methods[0]
-    known = {(run.method, run.task): run.source for run in reversed(group.runs.runs) if run.source in facts}
+    told = {run.identity: facts[run.identity] for run in reversed(group.runs.runs) if run.identity in facts}
+    known = {(fact.run.method, fact.run.task): fact.recipe for fact in told.values() if fact.recipe is not None}
     if not any(name == method for name, _ in known):
-        return ["unknown: from a CSV"]
+        published = any(fact.run.method == method for fact in told.values())
+        return ["unknown: its recipe cannot be read" if published else "unknown: from a CSV"]
     if method == reference:
         return ["the others are compared with it"] if len(group.methods) > 1 else []
     task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
     if task is None:
         return [f"no task in common with {reference}"]
-    lines = difference(facts[known[reference, task]].recipe, facts[known[method, task]].recipe)
+    for name in (method, reference):  # other programs may publish one recipe for several methods of their own
+        if (said := known[name, task].method) != name.partition(" ")[0].lower():
+            return [f"unknown: the recipe published for {name} is {said}’s"]
+    lines = difference(known[reference, task], known[method, task])
     kept = [line for line in lines if not line.startswith(("seed", "device", "threads"))]
     # If only one has an objective, say only that: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
@@ -75,15 +85,20 @@ def ranges(numbers: Iterable[int]) -> str:
 def versions(facts: Sequence[RunFacts]) -> Section | None:
     """The section on versions of the runs; those that differ come first."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for fact in facts:
-        for name, value in fact.versions.items():
-            counts[str(name)]["not there" if value is None else str(value)] += 1
+    open_choices = set[str]()
+    times = Counter(id(fact.versions) for fact in facts)  # published runs share theirs
+    for key, told_versions in {id(fact.versions): fact.versions for fact in facts}.items():
+        for name, value in told_versions.items():
+            each = value if isinstance(value, tuple) else (value,)
+            counts[str(name)][" or ".join("not there" if one is None else str(one) for one in each)] += times[key]
+            if len(each) > 1:
+                open_choices.add(str(name))
     if not counts:
         return None
-    several = {name for name, found in counts.items() if len(found) > 1}
+    several = {name for name, found in counts.items() if len(found) > 1} | open_choices
 
     def listed(name: str) -> str:
-        form = "{} ({})" if name in several else "{}"
+        form = "{} ({})" if len(counts[name]) > 1 else "{}"
         return ", ".join(form.format(value, count) for value, count in counts[name].most_common())
 
     fields: list[Field[str]] = [
@@ -91,16 +106,43 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
         (Column("version"), lambda name: Cell(listed(name), mark="warn" if name in several else "")),
     ]
     table = tabulated("versions", "Versions", fields, sorted(counts, key=lambda name: name not in several))
-    told = ("Where runs differ, the number of runs is in brackets.",) if several else ()
-    return Section("versions", "Versions", told, (table,))
+    told = ["Where runs differ, the number of runs is in brackets."] if several - open_choices else []
+    if open_choices:
+        told.append("Published results do not say which run was made on which of their machines.")
+    return Section("versions", "Versions", tuple(told), (table,))
 
 
-def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[str]) -> Section:
+def in_short(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[str]) -> str:
+    """What is missing, in one sentence. Nothing is called finished or complete unless that is known."""
+    counts = {
+        "unfinished run": sum(fact.unfinished for fact in facts),
+        "missing run": sum(count for group in groups for count, _ in _missing_runs(group)),
+        "problem": len(problems),
+    }
+    told = [counted(count, what) for what, count in counts.items() if count]
+    if told:
+        return f"{' and '.join(filter(None, [', '.join(told[:-1]), told[-1]]))}: see Gaps."
+    return _ending(groups, facts)
+
+
+def _ending(groups: Sequence[Group], facts: Sequence[RunFacts]) -> str:
+    """What is known about runs if none is known to be unfinished."""
+    known = {fact.run.identity for fact in facts if fact.life != "unknown"}
+    if any(run.identity not in known for group in groups for run in group.runs.runs):
+        return "Whether every run is finished is unknown: a CSV does not say it."
+    if any(fact.published for fact in facts):
+        return "Every run here is finished; published results do not say whether more were planned."
+    return "Every run is finished."
+
+
+def gaps(
+    groups: Sequence[Group], facts: Sequence[RunFacts], studies: Sequence[Study], problems: Sequence[str]
+) -> Section:
     """The section on missing, failed, interrupted and unfinished runs, reading problems, and all runs."""
     unfinished = [
-        Line(_gap_sentence(fact), "bad" if fact.life == "failed" else "warn") for fact in facts if not fact.finished
+        Line(_gap_sentence(fact), "bad" if fact.life == "failed" else "warn") for fact in facts if fact.unfinished
     ]
-    missing = [Line(line, "warn") for group in groups for line in _missing_runs(group)]
+    missing = [Line(line, "warn") for group in groups for _, line in _missing_runs(group)]
     notes = [Line(f"{fact.run.source}: {note}") for fact in facts for note in fact.notes]
     blocks: list[Lines | Table] = [
         Lines(f"{title}: {len(lines)}", tuple(lines), folded=len(lines) > 2 * MOST_LINES)
@@ -109,10 +151,11 @@ def gaps(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Sequence[
             ("Missing runs", missing),
             ("Problems", [Line(problem, "warn") for problem in problems]),
             ("Notes in the logs of runs", notes),
+            ("Published results", [Line(_study_sentence(study)) for study in studies]),
         )
         if lines
     ]
-    told = [] if unfinished or missing or problems else ["Nothing is missing: every run is there and finished."]
+    told = [] if unfinished or missing or problems else [f"No method lacks a seed or a task. {_ending(groups, facts)}"]
     return Section("gaps", "Gaps", tuple(told), (*blocks, *([_runs_table(facts, groups)] if facts else [])))
 
 
@@ -122,8 +165,14 @@ def _gap_sentence(fact: RunFacts) -> str:
     return f"{fact.run.name} ({fact.run.source}): {life.rstrip('.')}, {reached}."
 
 
-def _missing_runs(group: Group) -> Iterator[str]:
-    """Sentences about seeds that a method lacks but another has; tasks that lack the same seeds share a sentence."""
+def _study_sentence(study: Study) -> str:
+    made = f", made by {'; '.join(study.commands[:MOST_COMMANDS])}" if study.commands else ""
+    more = f" and {len(study.commands) - MOST_COMMANDS} more commands" if len(study.commands) > MOST_COMMANDS else ""
+    return f"{study.folder} holds {counted(len(study.facts), 'run')}{made}{more}. Runs that were not finished are not in it."
+
+
+def _missing_runs(group: Group) -> Iterator[tuple[int, str]]:
+    """Seeds that a method lacks but another has: the number of runs, and a sentence. Tasks that lack the same seeds share one."""
     seeds = {run.seed for run in group.runs.runs}
     has: dict[tuple[str, str], set[int]] = defaultdict(set)
     for run in group.runs.runs:
@@ -135,13 +184,14 @@ def _missing_runs(group: Group) -> Iterator[str]:
         for missing, tasks in lacking.items():
             where, noun = ", ".join(tasks), "seed" if len(missing) == 1 else "seeds"
             if len(missing) == len(seeds):
-                yield f"{group.name}: {method} has no runs on {where}."
+                yield len(missing) * len(tasks), f"{group.name}: {method} has no runs on {where}."
             elif missing:
-                yield f"{group.name}: {method} lacks {noun} {ranges(missing)}, which others have, on {where}."
+                told = f"{noun} {ranges(missing)}, which others have, on {where}."
+                yield len(missing) * len(tasks), f"{group.name}: {method} lacks {told}"
 
 
 def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
-    final = {run.source: run.curve[0][1] for group in groups for run in group.final.runs}
+    final = {run.identity: run.curve[0][1] for group in groups for run in group.final.runs}
     marks: dict[str, Mark] = {"done": "good", "failed": "bad"}
     fields: list[Field[RunFacts]] = [
         (Column("run"), lambda fact: Cell(fact.run.source)),
@@ -152,6 +202,6 @@ def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
         (Column("reached", ("",)), lambda fact: number(fact.reached, 0)),
         (Column("of", ("",)), lambda fact: number(fact.budget, 0)),
         (Column("unit"), lambda fact: Cell(fact.run.unit)),
-        (Column("score", ("",)), lambda fact: number(final.get(fact.run.source))),
+        (Column("score", ("",)), lambda fact: number(final.get(fact.run.identity))),
     ]
     return tabulated("runs", "Every run", fields, facts)

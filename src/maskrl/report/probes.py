@@ -50,8 +50,9 @@ def _probes_table(found: Cases, *, papers: bool) -> Table:
 
     def papers_cosine(case: Case) -> Cell:
         cosine = number(printed.get((case.method, case.task)), 3)
-        lite = found[case][0].recipe.profile == "lite" and cosine.numbers != (None,)
-        return replace(cosine, note=LITE, mark="apart") if lite else cosine
+        profile = found[case][0].run.protocol.get("profile")
+        why = {"lite": LITE, None: "not comparable: the profile is unknown"}.get(profile)
+        return replace(cosine, note=why, mark="apart") if why and cosine.numbers != (None,) else cosine
 
     first, *others = map(probe, PROBES)
     paper: Field[Case] = (Column("paper: cosine", ("",), "quiet"), papers_cosine)

@@ -118,7 +118,7 @@ def _outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
     text: str = verdict.outcome
     if verdict.outcome == "not enough seeds" and verdict.needed is not None:
         text = f"not enough seeds: about {verdict.needed} needed"
-    elif verdict.outcome == "consistent" and verdict.needed is None:
+    elif verdict.outcome == "consistent":
         text = "no difference shows"
     lost = verdict.outcome in ("above", "below") and corrected is not None and corrected >= 1 - CONFIDENCE
     return Cell(text, mark=MARKS[verdict.outcome], note="not after the correction for several tests" if lost else "")
@@ -144,8 +144,7 @@ def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
     every = (*verdicts.tasks, *verdicts.overall)
     gauged = any(verdict.needed is not None for verdict in every)
     gauge = (
-        "No difference counts as consistent only if there are enough seeds to detect the paper’s gain of MLR over its "
-        "Baseline."
+        "The verdict that no difference shows needs enough seeds to detect the paper’s gain of MLR over its Baseline."
         if gauged
         else "If no difference shows, there may still be one."
     )
@@ -201,12 +200,13 @@ def negative(group: Group) -> Section:
 
 
 def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> tuple[str, tuple[Line, ...]]:
-    """The counts of tasks above, below and unclear, with a sentence for each task on which the method is not above."""
+    """The counts of tasks by verdict, with a sentence for each task on which the method is not above."""
     counts = Counter(verdict.outcome for verdict in verdicts)
-    unsure = len(verdicts) - counts["above"] - counts["below"]
+    untested = len(verdicts) - counts["above"] - counts["below"] - counts["consistent"]
     told = (
-        f"{method} is above {reference} on {counts['above']} of {counted(len(verdicts), 'task')}, below on "
-        f"{counts['below']}, and without a clear difference on {unsure}."
+        f"{method} is above {reference} on {counts['above']} of {counted(len(verdicts), 'task')} and below on "
+        f"{counts['below']}; on {counts['consistent']} no difference shows"
     )
+    told += f", and {untested} {'has' if untested == 1 else 'have'} no verdict." if untested else "."
     worst = sorted((v for v in verdicts if v.outcome != "above"), key=lambda v: (v.outcome != "below", v.task))
     return told, tuple(Line(v.sentence, "below" if v.outcome == "below" else "unsure") for v in worst)

@@ -4,21 +4,31 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from maskrl.analysis.verdict import GAIN
 from maskrl.recipes.published import training_hours
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import CASE_FIELDS, Case, Cases, order_of
 from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, number, tabulated
 
+FINISHED = "mean of finished runs"
+
 
 def timing(runs: Cases, *, papers: bool) -> Section | None:
     """The section on time."""
-    timed = {case: [fact for fact in facts if fact.seconds > 0] for case, facts in runs.items()}
+    timed = {case: [fact for fact in facts if fact.seconds > 0 or fact.cpu_seconds > 0] for case, facts in runs.items()}
     found = {case: facts for case, facts in timed.items() if facts}
     if not found:
         return None
-    parts = list(dict.fromkeys(part for facts in found.values() for fact in facts for part in fact.timing))
-    told = ["Seconds of training over all sessions, evaluations included. They depend on the machine and its load."]
+    every = [fact for facts in found.values() for fact in facts]
+    parts = list(dict.fromkeys(part for fact in every for part in fact.timing))
+    told = ["The time of whole runs over all sessions, evaluations included. It depends on the machine and its load."]
+    if any(fact.cpu_seconds > 0 for fact in every):
+        told.append(
+            "Processor time is that of the training process in all its threads. It depends little on other programs."
+        )
+    if any(fact.published for fact in every):
+        told.append("Published results do not say where the time went.")
     suites = {case.task.partition("/")[0] for case in found}
     blocks: tuple[Block, ...] = (*_bars(found, parts), _table(found, parts))
     return Section("time", "Time", (*told, *(_papers_hours(suites) if papers else [])), blocks)
@@ -27,16 +37,14 @@ def timing(runs: Cases, *, papers: bool) -> Section | None:
 def _table(found: Cases, parts: Sequence[str]) -> Table:
     finished = {case: [fact for fact in facts if fact.finished] for case, facts in found.items()}
     seconds = {case: _mean_seconds(facts, parts) for case, facts in found.items()}
-
-    def hours(case: Case) -> Cell:
-        spent = [fact.seconds for fact in finished[case]]
-        return number(math.fsum(spent) / len(spent) / 3600 if spent else None, 2)
+    hours = {case: _mean([fact.seconds / 3600 for fact in facts]) for case, facts in finished.items()}
+    processor = {case: _mean([fact.cpu_seconds / 3600 for fact in facts]) for case, facts in finished.items()}
+    costs = _costs(processor)
 
     def speed(case: Case) -> Cell:
-        frames, spent = (
-            math.fsum(values) for values in zip(*((f.frames, f.seconds) for f in found[case]), strict=True)
-        )
-        return number(frames / spent, 1)
+        timed = [fact for fact in found[case] if fact.frames > 0 and fact.seconds > 0]
+        spent = math.fsum(fact.seconds for fact in timed)
+        return number(math.fsum(fact.frames for fact in timed) / spent if timed else None, 1)
 
     def share(part: str) -> Field[Case]:
         note = "share of the time that was split"
@@ -46,11 +54,32 @@ def _table(found: Cases, parts: Sequence[str]) -> Table:
         *CASE_FIELDS,
         (Column("runs", ("",)), lambda case: number(len(found[case]), 0)),
         (Column("finished", ("",)), lambda case: number(len(finished[case]), 0)),
-        (Column("hours per run", ("",), note="finished runs only"), hours),
-        (Column("frames per second", ("",)), speed),
-        *map(share, parts),
     ]
-    return tabulated("time", "Time", fields, found)
+    if any(fact.seconds > 0 for facts in found.values() for fact in facts):
+        fields.append((Column("hours per run", ("",), note=FINISHED), lambda case: number(hours[case], 2)))
+        fields.append((Column("frames per second", ("",)), speed))
+    if any(value is not None for value in processor.values()):
+        fields.append((Column("processor hours", ("",), note=FINISHED), lambda case: number(processor[case], 2)))
+    if costs:
+        note = "processor hours as a multiple of the Baseline’s on the same task"
+        fields.append((Column("× baseline", ("",), note=note), lambda case: number(costs.get(case), 2)))
+    return tabulated("time", "Time", [*fields, *map(share, parts)], found)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """The mean of the known values; None if there are none."""
+    known = [value for value in values if value > 0]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _costs(processor: Mapping[Case, float | None]) -> dict[Case, float]:
+    """The processor time of each case beside that of the Baseline with the same task and protocol, where both are known."""
+    baseline = {
+        case[:2]: hours for case, hours in processor.items() if case.method.lower() == GAIN[1].lower() and hours
+    }
+    if len({case.method for case in processor}) < 2:
+        return {}
+    return {case: hours / baseline[case[:2]] for case, hours in processor.items() if hours and case[:2] in baseline}
 
 
 def _mean_seconds(facts: Sequence[RunFacts], parts: Sequence[str]) -> dict[str, float]:
@@ -67,11 +96,11 @@ def _bars(found: Cases, parts: Sequence[str]) -> list[Chart]:
     """The time of finished runs by part: a bar per method and protocol. The table has every task."""
     together = defaultdict[tuple[str, str], list[RunFacts]](list)
     for case, facts in found.items():
-        together[case.setting, case.method] += [fact for fact in facts if fact.finished]
+        together[case.setting, case.method] += [fact for fact in facts if fact.finished and fact.timing]
     rows = [
         {"name": method, "group": setting, "values": [round(v, 3) for v in _mean_seconds(facts, parts).values()]}
         for (setting, method), facts in sorted(together.items(), key=lambda item: (item[0][0], order_of(item[0][1])))
-        if any(fact.timing for fact in facts)
+        if facts
     ]
     title = "Where the time goes, mean of the finished runs of a method"
     return [Chart("time-chart", "bars", title, {"parts": parts, "rows": rows, "unit": "seconds"})] if rows else []

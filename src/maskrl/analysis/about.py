@@ -1,0 +1,82 @@
+"""about.json of published results: how the scores beside it were made.
+
+The folder may be a stranger's. What it does not say properly is unknown, and a sentence says so; the rest is used.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from maskrl.analysis.protocol import Protocol, protocol_of
+from maskrl.files import RunError, listed, read_object
+from maskrl.recipes.overrides import from_json
+from maskrl.recipes.schema import Recipe
+
+ABOUT = "about.json"
+MOST_RECIPES = 2000  # several times as many as all methods on all tasks
+MOST = 100  # versions, machines and commands
+LONGEST = 300  # characters of a version, a command or the reason of a problem
+
+Made = tuple[str, str]  # what a recipe is of: method, task
+
+
+@dataclass(frozen=True)
+class About:
+    """How a folder of scores was made, as far as its about.json says so."""
+
+    recipes: Mapping[Made, Recipe] = field(default_factory=dict)
+    protocols: Mapping[Made, Protocol] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)  # a tuple: its machines differ
+    commands: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def read_about(folder: Path) -> About:
+    """Read the about.json of a folder."""
+    path = folder / ABOUT
+    try:
+        about = read_object(folder, ABOUT)
+    except RunError as error:  # not a plain file
+        return About(problems=(f"{path} does not say how these scores were made ({error}).",))
+    told = about.get("recipes")
+    if not isinstance(told, list):
+        return About(problems=(f"{path} does not say how these scores were made: it has no list of recipes.",))
+    versions, problems = _versions(path, about)
+    recipes, protocols = dict[Made, Recipe](), dict[Made, Protocol]()
+    certain = {name: value for name, value in versions.items() if not isinstance(value, tuple)}
+    for number, one in enumerate(told[:MOST_RECIPES], start=1):
+        try:
+            made: Made = (one["method"], one["task"])
+            recipe = from_json(json.dumps(one["recipe"]))
+            protocols[made], recipes[made] = protocol_of(recipe, certain), recipe
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST]
+            problems.append(f"{path}: recipe {number} cannot be read by this version of maskrl ({why}). It is unknown.")
+    if len(told) > MOST_RECIPES:
+        problems.append(f"{path} has {len(told):,} recipes, of which the first {MOST_RECIPES:,} were read.")
+    commands = about.get("commands")
+    texts = [one[:LONGEST] for one in commands if isinstance(one, str)] if isinstance(commands, list) else []
+    return About(recipes, protocols, versions, tuple(texts[:MOST]), tuple(problems))
+
+
+def _versions(path: Path, about: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Name → version, and problems. A value in which the machines differ is a tuple: which machine made a run is not known."""
+    software = about.get("versions")
+    if not isinstance(software, dict):
+        return {}, [f"{path} does not say the versions of these runs."]
+    values: dict[str, dict[Any, None]] = {}
+    unreadable = 0
+    for told in (software, *listed(about, "machines")[:MOST]):
+        for name, value in list(told.items())[:MOST]:
+            if len(name) <= LONGEST and _is_short(value):
+                values.setdefault(name, {})[value] = None
+            else:
+                unreadable += 1
+    problems = [f"{path}: {unreadable} of its versions cannot be read. They are unknown."] if unreadable else []
+    return {name: found[0] if len(found := [*each]) == 1 else tuple(found) for name, each in values.items()}, problems
+
+
+def _is_short(value: Any) -> bool:
+    return value is None or (isinstance(value, str | int | float) and len(str(value)) <= LONGEST)

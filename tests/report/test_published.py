@@ -1,0 +1,313 @@
+"""The page of published results says what the page of their runs says, and no more than is known."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskrl.analysis.results import publish
+from maskrl.recipes import resolve
+from maskrl.recipes.schema import Recipe
+from maskrl.report import report
+from maskrl.report.document import Lines, Report, Section
+from maskrl.report.page import render
+from maskrl.report.tables import Cell, Table
+from written import VERSIONS, write_run
+
+RESULTS = sorted(file.parent for file in (Path(__file__).parents[2] / "results").glob("*/about.json"))
+SCORES = {"mlr": (20.0, 22.0, 27.0, 23.0), "baseline": (10.0, 12.0, 13.0, 14.0)}
+COST = {"mlr": 3600.0, "baseline": 1800.0}  # processor seconds
+MACHINE = {"platform": "Linux", "cpu": "one", "threads": 1}
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def toy(seed: int, method: str) -> Recipe:
+    return replace(resolve("toy/reach", method=method), seed=seed)  # type: ignore[arg-type]
+
+
+def events(method: str, seed: int) -> list[dict[str, Any]]:
+    """Probes, and the last evaluation with its processor seconds."""
+    probes = [
+        {"kind": "probe", "frames": at, "encoder_cosine": 0.5 + seed / 100, "rank": 20.5, "dead": 0.0}
+        for at in (1500, 3000)
+    ]
+    score = SCORES[method][seed - 1]
+    cost = {"cpu_seconds": COST[method], "seconds": 2 * COST[method]}
+    return [*probes, {"kind": "evaluation", "frames": 3000, "score": score, "returns": [score], **cost}]
+
+
+def toy_runs(path: Path, seeds: int = 4) -> Path:
+    for method in SCORES:
+        for seed in range(1, seeds + 1):
+            run = write_run(
+                path / f"{method}-{seed}",
+                toy(seed, method),
+                {0: 1.0},
+                versions=VERSIONS | MACHINE,
+                events=events(method, seed),
+            )
+            linear = {"r2": 0.25 * seed, "r2_random_encoder": 0.1}
+            (run / "probe.json").write_text(json.dumps({"frames": 3000, "linear": linear}))
+    return path
+
+
+def published(path: Path, seeds: int = 4) -> Path:
+    publish([toy_runs(path / "runs", seeds)], path / "results", commands=["maskrl sweep toy"])
+    return path / "results"
+
+
+def section(page: Report, key: str) -> Section:
+    (found,) = [one for one in page.sections if one.key == key]
+    return found
+
+
+def table(page: Report, key: str) -> Table:
+    (found,) = [one for one in page.tables if one.key == key]
+    return found
+
+
+def cells(page: Report, key: str, *without: str) -> list[list[Cell]]:
+    """The rows of a table, without these columns."""
+    found = table(page, key)
+    kept = [index for index, column in enumerate(found.columns) if column.name not in without]
+    return [[row[index] for index in kept] for row in found.all_rows]
+
+
+def lines(page: Report, title: str) -> list[str]:
+    blocks = [block for one in page.sections for block in one.blocks if isinstance(block, Lines)]
+    return [line.text for block in blocks if block.title.startswith(title) for line in block.lines]
+
+
+def changed(results: Path, **values: object) -> Path:
+    """Change what about.json says."""
+    file = results / "about.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    return results
+
+
+# ── The same page ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_page_of_published_results_says_what_the_page_of_their_runs_says(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    theirs, ours = report([tmp_path / "runs"]), report([results])
+    assert ours.problems == theirs.problems == ()
+    assert ours.headline == theirs.headline  # the verdicts in words
+    assert ours.facts == theirs.facts
+    ending = "Every run is finished."
+    assert theirs.in_short == f"Of 1 comparison, 1 is above. {ending}"
+    assert ours.in_short == (
+        "Of 1 comparison, 1 is above. Every run here is finished; published results do not say whether more were planned."
+    )
+    keys = [one.key for one in theirs.tables]
+    assert {"what-was-run", "representation", "time", "versions", "runs"} <= set(keys)
+    assert [one.key for one in ours.tables] == keys
+    for key in keys:
+        if key not in ("versions", "runs"):
+            assert cells(ours, key) == cells(theirs, key), key
+    names = [{row[0].text: row[1].text for row in cells(page, "versions")} for page in (ours, theirs)]
+    assert names[0] == names[1] == {name: str(value) for name, value in (VERSIONS | MACHINE).items()}
+    by_run = [sorted(map(str, cells(page, "runs", "run"))) for page in (ours, theirs)]
+    assert by_run[0] == by_run[1]
+    charts = [{chart.key: chart for chart in page.charts} for page in (ours, theirs)]
+    assert charts[0] == charts[1]
+    assert "probe-curves" in charts[0]
+
+
+def test_a_page_of_published_results_has_the_cost_beside_the_baseline(tmp_path: Path) -> None:
+    page = report([published(tmp_path)])
+    names = [column.name for column in table(page, "time").columns]
+    rows = {row[2].text: dict(zip(names, (cell.text for cell in row), strict=True)) for row in table(page, "time").rows}
+    told = ("finished", "hours per run", "processor hours", "× baseline", "frames per second")
+    assert [rows["mlr"][name] for name in told] == ["4", "2.00", "1.00", "2.00", "0.4"]
+    assert [rows["baseline"][name] for name in told] == ["4", "1.00", "0.50", "1.00", "0.8"]
+    assert "Published results do not say where the time went." in section(page, "time").words
+    assert not [chart for chart in page.charts if chart.kind == "bars"]
+
+
+def test_a_run_in_a_directory_and_published_is_one_run(tmp_path: Path) -> None:
+    published(tmp_path)
+    page = report([tmp_path])
+    assert page.facts[0] == ("8", "runs")
+    assert len(table(page, "runs").rows) == 8
+    (cosine, _) = [row[3].text for row in table(page, "representation").rows]
+    assert cosine == "0.525 ± 0.013 (4)"
+
+
+def test_a_budget_in_decisions_is_one_in_published_results_too(tmp_path: Path) -> None:
+    recipe = replace(toy(1, "mlr"), budget=replace(toy(1, "mlr").budget, frames=None, decisions=3000))
+    write_run(tmp_path / "runs", recipe, {0: 1.0, 3000: 20.0})
+    publish([tmp_path / "runs"], tmp_path / "results")
+    assert (
+        table(report([tmp_path / "results"]), "runs").rows[0][-2:]
+        == table(report([tmp_path / "runs"]), "runs").rows[0][-2:]
+    )
+
+
+@pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.name)
+def test_every_published_result_of_this_repository_gives_a_page(results: Path) -> None:
+    page = report([results])
+    assert render(page).startswith("<!doctype html>")
+    keys = {one.key for one in page.sections}
+    assert {"time", "versions"} <= keys
+    assert ("representation" in keys) is (results / "probes.csv").exists()
+    differs = [row[-1].text for row in table(page, "what-was-run").rows]
+    assert not any("CSV" in text or "cannot be read" in text for text in differs)
+    assert {row[4].text for row in table(page, "runs").rows} == {"done"}
+    assert not re.search(r"Every run is finished", page.in_short)
+
+
+# ── What is not known ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_seeds_that_a_method_lacks_are_missing_runs_in_the_summary(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    scores = (results / "scores.csv").read_text()
+    (results / "scores.csv").write_text(re.sub(r"mlr,toy/reach,[34],.*\n", "", scores))
+    page = report([results])
+    assert page.in_short == "Of 1 comparison, 1 is without a verdict. 2 missing runs: see Gaps."
+    assert lines(page, "Missing runs") == ["Toys · 3,000 frames: mlr lacks seeds 3–4, which others have, on reach."]
+    assert lines(page, "Published results") == [
+        f"{results} holds 6 runs, made by maskrl sweep toy. Runs that were not finished are not in it."
+    ]
+
+
+def test_nobody_says_that_the_runs_of_a_csv_are_finished(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nmlr,toy/reach,1,3000,20\nbaseline,toy/reach,1,3000,10\n")
+    page = report([file])
+    assert page.in_short.endswith("Whether every run is finished is unknown: a CSV does not say it.")
+    assert "unfinished" not in dict(map(reversed, page.facts))  # type: ignore[arg-type]
+    (told,) = section(page, "gaps").words
+    assert told == "No method lacks a seed or a task. Whether every run is finished is unknown: a CSV does not say it."
+
+
+def test_a_recipe_of_another_version_is_unknown(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    recipes = json.loads((results / "about.json").read_text())["recipes"]
+    recipes[1]["recipe"]["agent"]["kind"] = "of-tomorrow"
+    page = report([changed(results, recipes=recipes)])
+    (problem,) = [line for line in page.problems if "about.json" in line]
+    assert "recipe 2 cannot be read by this version of maskrl" in problem
+    assert problem in lines(page, "Problems")
+    rows = {row[0].text: row[-1].text for row in table(page, "what-was-run").rows}
+    assert rows["mlr"] == "unknown: its recipe cannot be read"
+    states = {(row[2].text, row[4].text, row[6].text) for row in table(page, "runs").rows}
+    assert states == {("baseline", "done", "3,000"), ("mlr", "unknown", "–")}
+    assert "finished" not in page.in_short
+
+
+def test_one_recipe_for_several_methods_does_not_say_how_they_differ(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    recipes = json.loads((results / "about.json").read_text())["recipes"]
+    recipes[0]["recipe"] = recipes[1]["recipe"]
+    rows = {
+        row[0].text: row[-1].text for row in table(report([changed(results, recipes=recipes)]), "what-was-run").rows
+    }
+    assert rows["mlr"] == "unknown: the recipe published for baseline is mlr’s"
+
+
+def test_machines_that_differ_are_a_choice(tmp_path: Path) -> None:
+    machines = [MACHINE, {"cpu": "other", "threads": 1}]
+    page = report([changed(published(tmp_path), machines=machines)])
+    rows = [(row[0].text, row[1].text, row[1].mark) for row in table(page, "versions").rows]
+    assert rows[0] == ("cpu", "one or other", "warn")
+    assert ("threads", "1", "") in rows
+    assert section(page, "versions").words == (
+        "Published results do not say which run was made on which of their machines.",
+    )
+
+
+# ── Folders from strangers ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"recipes": None}, "it has no list of recipes"),
+        ({"recipes": {"a": 1}}, "it has no list of recipes"),
+        ({"recipes": []}, "has no recipe of baseline on toy/reach; mlr on toy/reach"),
+        ({"recipes": ["text", 5, None, {"method": []}]}, "recipe 4 cannot be read"),
+        ({"recipes": [{"method": [], "task": {}, "recipe": {}}]}, "recipe 1 cannot be read"),
+        ({"recipes": [{}] * 3000}, "has 3,000 recipes, of which the first 2,000 were read"),
+        ({"versions": [1]}, "does not say the versions of these runs"),
+        ({"versions": {"a": "x" * 1000, "b": [1], "torch": "2"}}, "2 of its versions cannot be read"),
+        ({"machines": [{f"key {index}": index for index in range(10_000)}] * 3}, None),
+        ({"commands": [EVIL, 5, "y" * 10_000] * 1000}, None),
+        ({"commands": 5, "machines": 7, "runs": "many"}, None),
+    ],
+)
+def test_a_malformed_about_is_unknown(tmp_path: Path, values: dict[str, object], problem: str | None) -> None:
+    page = report([changed(published(tmp_path, 2), **values)])
+    text = render(page)
+    assert "<img" not in text
+    assert len(text) < 500_000
+    assert page.facts[0] == ("4", "runs")
+    if problem is None:
+        assert page.problems == ()
+    else:
+        assert any(problem in line for line in lines(page, "Problems"))
+
+
+def test_an_about_that_is_no_json_leaves_the_scores(tmp_path: Path) -> None:
+    for number, text in enumerate(("{", "[" * 100_000, '{"recipes": ' + '{"a":' * 50_000, "5", "")):
+        folder = tmp_path / str(number)
+        (published(folder, 1) / "about.json").write_text(text)
+        page = report([folder / "results"])
+        assert any("does not say how these scores were made" in line for line in page.problems)
+        assert [row[-1].text for row in table(page, "what-was-run").rows] == ["unknown: its recipe cannot be read"] * 2
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("mlr,toy/reach,1,3000,high,,20,0,,", "probes.csv, line 18: cannot be read"),
+        ("mlr,toy/reach,one,3000,0.5,,20,0,,\nmlr", "probes.csv, line 18 and 1 more: cannot be read"),
+        ("mlr,toy/reach,1,3e,0.5,,20,0,,", "probes.csv, line 18: cannot be read"),
+        (f"{EVIL},toy/reach,1,3000,0.5,,20,0,,", None),
+        (f"mlr,toy/reach,1,{'9' * 400},0.5,,20,0,,", "probes.csv, line 18: cannot be read"),
+        ("mlr,toy/reach,1,3001,nan,inf,1e300,-inf,,", None),
+        ("mlr,toy/reach,1,3001,,,,,,,,,,,,,,", None),
+        ("\0" * 200_000, "probes.csv"),
+        (f'"{"a" * 200_000}"', "probes.csv cannot be read as a CSV"),
+    ],
+)
+def test_a_malformed_probe_is_unknown(tmp_path: Path, row: str, problem: str | None) -> None:
+    results = published(tmp_path)
+    with (results / "probes.csv").open("a") as file:
+        file.write(f"{row}\n")
+    page = report([results])
+    text = render(page)
+    assert "<img" not in text
+    assert "NaN" not in text
+    if problem is None:
+        assert page.problems == ()
+    else:
+        assert any(problem in line for line in lines(page, "Problems"))
+    if problem is None or "line" in problem:
+        assert table(page, "representation").rows[0][3].text == "0.525 ± 0.013 (4)"
+
+
+@pytest.mark.parametrize("text", [b"", b"frames\n", b"\xff\xfe", b"a,b\n1,2\n"])
+def test_a_table_of_probes_of_another_kind_is_unknown(tmp_path: Path, text: bytes) -> None:
+    results = published(tmp_path, 1)
+    (results / "probes.csv").write_bytes(text)
+    page = report([results])
+    assert any("probes.csv" in line for line in lines(page, "Problems"))
+    assert "representation" not in {one.key for one in page.sections}
+
+
+def test_times_of_another_kind_are_unknown(tmp_path: Path) -> None:
+    results = published(tmp_path, 1)
+    scores = (results / "scores.csv").read_text()
+    wrong = scores.replace(",7200.0,3600.0,", f",{EVIL},inf,").replace(",3600.0,1800.0,", ",3600.0,1e999,")
+    (results / "scores.csv").write_text(wrong)
+    page = report([results])
+    assert page.problems == ()
+    found = table(page, "time")
+    assert [(row[2].text, row[5].text) for row in found.rows] == [("baseline", "1.00")]
+    assert not any("processor" in column.name for column in found.columns)
+    assert "<img" not in render(page)
