@@ -126,16 +126,20 @@ def of_companions() -> Iterator[str]:
     runs = {name: column("lite-balance", "cartpole-balance", name, 60_000)[:3] for name in ("mlr", "baseline")}
     others = ("curl", "drq", "spr", "drqv2")
     runs |= {name: column("lite-companions", "cartpole-balance", name, 60_000) for name in others}
+    runs["sb3"] = column("lite-sb3", "cartpole-balance", "sb3", 60_000)
+    assert {len(values) for values in runs.values()} == {3}
+    rows = table("lite-companions") + table("lite-sb3")
+    yield f"All of their {len({(row['method'], row['seed']) for row in rows})} runs are done."
     wide = [span(runs[name]) for name in ("spr", "curl", "drq", "baseline")]
     means = span([fmean(values) for values in runs.values()])
     yield f"CURL, DrQ and the Baseline differ by {min(wide):.0f} to {max(wide):.0f} points"
-    yield f"the means of these six methods by at most {means:.0f}"
+    yield f"the means of all seven methods by at most {means:.0f}"
     updates = {
         name: {int(one) for one in column("lite-companions", "cartpole-balance", name, 60_000, "updates")}
         for name in others
     }
     (many,), (few,) = updates["drqv2"], updates["curl"] | updates["drq"] | updates["spr"]
-    yield f"so it makes {many:,} updates where the others make {few:,}"
+    yield f"so it makes {many:,} updates where the other methods of maskrl make {few:,}"
 
 
 def of_the_second_round() -> Iterator[str]:
