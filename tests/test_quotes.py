@@ -176,7 +176,46 @@ def of_games() -> Iterator[str]:
     yield "on Up'n Down one of the Baseline ends just below it, one of MLR just above"
 
 
-QUOTES = (of_dmcontrol, of_balance, of_the_cost, of_companions, of_the_second_round, of_assault, of_games)
+def of_road_runner() -> Iterator[str]:
+    rows = [row for row in table("road-runner") if row["method"].startswith(("mlr", "baseline"))]
+    random = {row["seed"]: float(row["random"]) for row in rows if row["random"]}
+    start = [float(row["score"]) for row in rows if row["frames"] == "0"]
+    yield f"score {min(random.values()):.0f} to {max(random.values()):.0f} in the same starts"
+    yield f"untrained networks {min(start):.0f} to {max(start):.0f}"
+    ends: dict[str, list[float]] = {}
+    above: dict[str, int] = {}
+    for row in rows:
+        if row["frames"] == "40000":
+            ends.setdefault(row["method"], []).append(float(row["score"]))
+            above[row["method"]] = above.get(row["method"], 0) + (float(row["score"]) > random[row["seed"]])
+    without = " agent.epsilon=0.0 agent.epsilon_decisions=0"
+    assert {method: len(scores) for method, scores in ends.items()} == dict.fromkeys(above, 4)
+    assert (above["mlr"], above[f"mlr{without}"], above[f"baseline{without}"]) == (3, 4, 2)
+    yield "With the lite profile, three of four seeds of MLR end above random actions; without random actions"
+    yield "all four of MLR and two of four of the Baseline"
+    assert ends["mlr"] == [2810, 990, 0, 1095]
+    yield "have the scores that the plan quotes"
+    assert {row["decisions"] for row in rows} == {"0", "5000", "10000"}
+    yield "Scores after 5,000 and 10,000 decisions"
+    runs: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["frames"] != "0":
+            runs.setdefault((row["method"], row["seed"]), []).append(float(row["score"]))
+    stuck = sum(all(900 <= score <= 1100 for score in scores) for scores in runs.values())
+    yield f"{stuck} of the {len(runs)} runs score 900 to 1100 at both times"
+    yield f"{sum(map(len, ends.values()))} of the 28 runs are done"
+
+
+QUOTES = (
+    of_dmcontrol,
+    of_balance,
+    of_the_cost,
+    of_companions,
+    of_the_second_round,
+    of_assault,
+    of_games,
+    of_road_runner,
+)
 
 
 def plain(text: str) -> str:
