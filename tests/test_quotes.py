@@ -193,6 +193,7 @@ def of_road_runner() -> Iterator[str]:
     assert (above["mlr"], above[f"mlr{without}"], above[f"baseline{without}"]) == (3, 4, 2)
     yield "With the lite profile, three of four seeds of MLR end above random actions; without random actions"
     yield "all four of MLR and two of four of the Baseline"
+    assert above["mlr agent.learning_rate=0.0001"] == 4
     assert ends["mlr"] == [2810, 990, 0, 1095]
     yield "have the scores that the plan quotes"
     assert {row["decisions"] for row in rows} == {"0", "5000", "10000"}
