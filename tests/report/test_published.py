@@ -244,12 +244,19 @@ def test_a_malformed_about_is_unknown(tmp_path: Path, values: dict[str, object],
     page = report([changed(published(tmp_path, 2), **values)])
     text = render(page)
     assert "<img" not in text
-    assert len(text) < 500_000
+    assert len(text) < 200_000
     assert page.facts[0] == ("4", "runs")
     if problem is None:
         assert page.problems == ()
     else:
         assert any(problem in line for line in lines(page, "Problems"))
+
+
+def test_many_unreadable_recipes_are_counted(tmp_path: Path) -> None:
+    page = report([changed(published(tmp_path, 1), recipes=[{}] * 1500)])
+    told = [line for line in lines(page, "Problems") if "cannot be read" in line]
+    assert len(told) == 6
+    assert told[-1].endswith("about.json: 1,495 more recipes cannot be read.")
 
 
 def test_an_about_that_is_no_json_leaves_the_scores(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from maskrl.recipes.schema import Recipe
 
 ABOUT = "about.json"
 MOST_RECIPES = 2000  # several times as many as all methods on all tasks
+MOST_NAMED = 5  # unreadable recipes
 MOST = 100  # versions, machines and commands
 LONGEST = 300  # characters of a version, a command or the reason of a problem
 
@@ -44,7 +45,7 @@ def read_about(folder: Path) -> About:
     if not isinstance(told, list):
         return About(problems=(f"{path} does not say how these scores were made: it has no list of recipes.",))
     versions, problems = _versions(path, about)
-    recipes, protocols = dict[Made, Recipe](), dict[Made, Protocol]()
+    recipes, protocols, wrong = dict[Made, Recipe](), dict[Made, Protocol](), list[str]()
     certain = {name: value for name, value in versions.items() if not isinstance(value, tuple)}
     for number, one in enumerate(told[:MOST_RECIPES], start=1):
         try:
@@ -53,7 +54,10 @@ def read_about(folder: Path) -> About:
             protocols[made], recipes[made] = protocol_of(recipe, certain), recipe
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             why = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST]
-            problems.append(f"{path}: recipe {number} cannot be read by this version of maskrl ({why}). It is unknown.")
+            wrong.append(f"{path}: recipe {number} cannot be read by this version of maskrl ({why}). It is unknown.")
+    problems += wrong[:MOST_NAMED]
+    if len(wrong) > MOST_NAMED:
+        problems.append(f"{path}: {len(wrong) - MOST_NAMED:,} more recipes cannot be read.")
     if len(told) > MOST_RECIPES:
         problems.append(f"{path} has {len(told):,} recipes, of which the first {MOST_RECIPES:,} were read.")
     commands = about.get("commands")
