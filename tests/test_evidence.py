@@ -226,6 +226,23 @@ def test_methods_stand_below_each_other_seed_by_seed(study: Path):
     assert len(evidence.measured([study]).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("task", "unit", "per"), [("dmcontrol/cartpole-balance", "frames", 1), ("atari/assault", "decisions", 4)]
+)
+def test_growth_begins_with_random_actions(study: Path, task: str, unit: str, per: int):
+    rows = ["method,task,seed,frames,decisions,updates,score,random"]
+    for seed in (1, 2):
+        rows += [f"mlr,{task},{seed},{4000 * time},{1000 * time},0,{50 * time + seed},{200 + seed}" for time in (1, 2)]
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    assert evidence.growth(study, None).splitlines() == [
+        "| seed | 1 | 2 |",
+        "|:---|---:|---:|",
+        "| random actions | 201 | 202 |",
+        f"| after {4000 // per:,} {unit} | 51 | 52 |",
+        f"| after {8000 // per:,} {unit} | 101 | 102 |",
+    ]
+
+
 def test_courses_have_every_score_of_every_change(study: Path):
     rows = ["method,task,seed,frames,decisions,updates,score,cpu_seconds"]
     for method, scores in (("mlr", (0, 955, 990)), ("baseline", (5, 355, 3620)), ("mlr agent.epsilon=0", (0, 0, 0))):

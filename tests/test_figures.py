@@ -112,3 +112,9 @@ def test_the_readme_says_how_much_larger_the_papers_update_is():
         update_cost(recipes.find("dmcontrol/cartpole-balance", profile)).flops for profile in ("paper", "lite")
     )
     assert number(told[1]) < paper / lite < 1.2 * number(told[1])
+
+
+def test_the_readme_has_the_bytes_of_replays_that_were_measured():
+    measured = {cells[1]: cells[4] for cells in rows("sb3.md", "lite recipe |")}
+    ours, theirs = measured["maskrl's SAC"], measured["SB3's SAC"]
+    assert f"| a full replay of cartpole-balance, lite | {ours} | {theirs} |" in (DOCS.parent / "README.md").read_text()

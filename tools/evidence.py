@@ -173,6 +173,22 @@ def courses(study: Path, _: Time) -> str:
     return "\n".join(lines)
 
 
+def growth(study: Path, _: Time) -> str:
+    """Random actions, and the score at every time, seed by seed, of a study's only method on its only task."""
+    with (study / "scores.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    unit = "frames" if _in_points([row["task"] for row in rows]) else "decisions"
+    found = {"random actions": {int(row["seed"]): float(row["random"]) for row in rows if row["random"]}}
+    for at in sorted({int(row[unit]) for row in rows}):
+        found[f"after {at:,} {unit}"] = {int(row["seed"]): float(row["score"]) for row in rows if int(row[unit]) == at}
+    numbers = sorted({int(row["seed"]) for row in rows})
+    table = [f"| seed | {' | '.join(map(str, numbers))} |", "|:---|" + "---:|" * len(numbers)]
+    table += [
+        f"| {when} | {' | '.join(f'{by_seed[seed]:.0f}' for seed in numbers)} |" for when, by_seed in found.items()
+    ]
+    return "\n".join(table)
+
+
 def means(study: Path, at: int) -> str:
     """One sentence with the mean of every method on a study's only task."""
     scores = Scores.read(study).at(at)
@@ -627,6 +643,7 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "seeds": seeds,
     "methods": methods,
     "courses": courses,
+    "growth": growth,
     "means": means,
     "gate": gate,
     "speed": speed,
