@@ -28,6 +28,7 @@ from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import PAIR, expand
 from maskrl.studies.plan import Comparison, Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan
 
+FEW = "Our studies have fewer than 4 runs of MLR or its Baseline with the lite profile's own values"
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 
 
@@ -191,7 +192,7 @@ def test_what_the_plan_does_not_have_is_not_compared():
 def test_a_plan_of_a_toy_or_of_an_own_environment_needs_a_pilot():
     pilot = "run a pilot of both methods, with 4 seeds or more."
     toy = [made_up("toy/reach", method, profile="lite") for method in PAIR]
-    assert said(toy) == [f"No scores at lite size within 3,000 frames for toy/reach: {pilot}"]
+    assert said(toy) == [f"{FEW}, within 3,000 frames, for toy/reach: {pilot}"]
     gym = [replace(line, recipe=replace(line.recipe, name="gym/ALE/Assault-v5")) for line in toy]
     assert said(gym) == [f"No scores are kept for your own environments, such as gym/ALE/Assault-v5: {pilot}"]
 
@@ -278,10 +279,23 @@ def test_a_plan_of_lite_runs_never_goes_by_the_papers_scores(monkeypatch: pytest
     known(monkeypatch, ("dmcontrol/reacher-easy", 20_000, 400, 300))
     as_long_as_the_papers = [with_frames(line, 400_000) for line in lite("atari/assault")]
     assert said(as_long_as_the_papers) == [
-        "No scores at lite size within 400,000 frames for atari/assault: run a pilot of both methods, with 4 seeds or more."
+        f"{FEW}, within 400,000 frames, for atari/assault: run a pilot of both methods, with 4 seeds or more."
     ]
     (gap,) = said([with_frames(line, 10_000) for line in lite("dmcontrol/reacher-easy")])
-    assert gap.startswith("No scores at lite size within 10,000 frames for dmcontrol/reacher-easy: ")
+    assert gap.startswith(f"{FEW}, within 10,000 frames, for dmcontrol/reacher-easy: ")
+
+
+def test_a_task_with_scores_of_one_method_is_not_said_to_have_none(monkeypatch: pytest.MonkeyPatch):
+    task, times = "dmcontrol/walker-walk", {"mlr": (20_000, 40_000), "baseline": (20_000, 60_000)}
+    rows = [
+        MeasuredScore("a-study", task, "lite", at, method, at / 1000, 5.0, 5) for method in PAIR for at in times[method]
+    ]
+    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(row for row in rows if row.method == "baseline"))
+    assert said(lite(task)) == [
+        f"{FEW}, within 100,000 frames, for dmcontrol/walker-walk: run a pilot of both methods, with 4 seeds or more."
+    ]
+    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))  # both have scores at 20,000 frames
+    assert compare(lite(task)).sources == ("study a-study (5 seeds) at 20,000 of 100,000 frames",)
 
 
 def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.MonkeyPatch):
@@ -296,7 +310,7 @@ def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.Mo
     )
     without = "dmcontrol/finger-spin, dmcontrol/cartpole-swingup, dmcontrol/cheetah-run, dmcontrol/ball_in_cup-catch"
     assert comparison.gaps == (
-        f"No scores at lite size within 100,000 frames for {without}: run a pilot of both methods, with 4 seeds or more.",
+        f"{FEW}, within 100,000 frames, for {without}: run a pilot of both methods, with 4 seeds or more.",
     )
 
 
@@ -495,7 +509,7 @@ def test_a_mean_says_of_how_many_planned_tasks_it_is(
     assert "\nmean of 2 of 6 tasks " in out
     assert "study a-study (5 seeds) at 60,000 of 100,000 frames\n" in out
     assert "Scores at fewer frames than planned are the latest that are known." in out
-    assert "\n  - No scores at lite size within 100,000 frames for dmcontrol/finger-spin, " in out
+    assert f"\n  - {FEW}, within 100,000 frames, for dmcontrol/finger-spin, " in out
     assert "fewer frames" not in printed(lite("dmcontrol/walker-walk"), capsys)
 
 

@@ -221,8 +221,13 @@ def _unknown(recipe: Recipe) -> _Gap:
     pilot = f": run a pilot of both methods, with {ENOUGH} seeds or more."
     if is_own(recipe.name):
         return _Gap(recipe.name, "No scores are kept for your own environments, such as", pilot)
-    whose = "The paper has no scores" if recipe.profile == "paper" else f"No scores at {recipe.profile} size"
-    return _Gap(recipe.name, f"{whose} within {recipe.frames:,} frames for", pilot)
+    within = f"within {recipe.frames:,} frames"
+    if recipe.profile == "paper":
+        return _Gap(recipe.name, f"The paper has no scores {within} for", pilot)
+    values = f"with the {recipe.profile} profile's own values"
+    return _Gap(
+        recipe.name, f"Our studies have fewer than {ENOUGH} runs of MLR or its Baseline {values}, {within}, for", pilot
+    )
 
 
 def _unpaired(lines: Sequence[Line], missing: Sequence[str]) -> _Gap:
@@ -243,10 +248,15 @@ Known = tuple[str, Summary, Summary]  # source, MLR, and its Baseline
 
 
 def _measured(recipe: Recipe) -> Known | None:
-    """Scores of our own runs with this profile: the latest within the budget."""
-    mlr, baseline = (measured(recipe.name, recipe.profile, recipe.frames, method) for method in PAIR)
-    if mlr is None or baseline is None or mlr.frames != baseline.frames:
-        return None
+    """Scores of our own runs with this profile: the latest within the budget that both methods have."""
+    within = recipe.frames
+    while True:
+        mlr, baseline = (measured(recipe.name, recipe.profile, within, method) for method in PAIR)
+        if mlr is None or baseline is None:
+            return None
+        if mlr.frames == baseline.frames:
+            break
+        within = min(mlr.frames, baseline.frames)
     a, b = (Summary(score.mean, score.std, score.seeds) for score in (mlr, baseline))
     return _source(f"study {mlr.study}", a, b, mlr.frames, recipe.frames, "frames"), a, b
 
