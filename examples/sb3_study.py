@@ -4,13 +4,17 @@
 
 Hours. Every value is the recipe's: environment, encoder, widths, batch, rates, budget, evaluation. Each score is written to
 OUT/scores.csv when it is known, with what is needed to go on. Run the same command again to continue; it ends with the table.
-`maskrl report OUT/scores.csv` draws the curves. Processor seconds are of training; maskrl's own methods count evaluations, too.
+`maskrl report OUT/scores.csv` draws the curves. OUT/about.json says how the scores were made: put both files into a folder to
+publish them. Processor seconds are of training; maskrl's own methods count evaluations, too.
 """
 
 import csv
+import json
 import shutil
 import sys
 import time
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +24,9 @@ import torch
 import maskrl
 from maskrl.bench.peers import Peer, build_peer
 from maskrl.envs.base import episode_seed
+from maskrl.files import write_whole
+from maskrl.recipes.schema import as_json
+from maskrl.runs.directory import HARDWARE, versions
 
 PEERS = {
     "sb3": Peer("SB3 alone"),
@@ -29,6 +36,10 @@ PEERS = {
 }
 OURS = ("baseline", "mlr")
 COLUMNS = ("method", "task", "seed", "frames", "score", "cpu_seconds")
+TAKEN = (  # what `build_peer` reads of a recipe's agent
+    *("warmup_decisions", "updates_per_decision", "batch_size", "encoder", "hidden", "discount", "learning_rate"),
+    *("temperature", "q_momentum"),
+)
 
 
 def scores(out: Path) -> list[dict[str, str]]:
@@ -122,6 +133,40 @@ def train_ours(out: Path, method: str, recipe: maskrl.Recipe) -> None:
         write(out, method=method, task=recipe.name, seed=recipe.seed, **told)
 
 
+def recipe_of(method: str, name: str, *words: str) -> maskrl.Recipe:
+    """The recipe that the method takes its values from. SB3's agents take MLR's encoder, but only one of them its objective."""
+    recipe = maskrl.recipe(name, *words, method=method if method in OURS else "mlr", profile="lite")
+    return replace(recipe, objective=None) if method in PEERS and not PEERS[method].objective else recipe
+
+
+def described(method: str, recipe: maskrl.Recipe) -> dict[str, Any]:
+    """The method's entry in about.json. A note says what an agent of SB3 takes from the recipe."""
+    tree = json.loads(as_json(recipe)) | {"seed": 0, "threads": None}
+    entry = {"method": method, "task": recipe.name, "recipe": tree}
+    if method not in PEERS:
+        return entry
+    taken = [*TAKEN, *["augment.shift"] * PEERS[method].replay, *["auxiliary"] * PEERS[method].objective]
+    note = f"The SAC of stable-baselines3, not maskrl's. Of the recipe's agent it takes only {', '.join(taken)}."
+    return entry | {"note": note}
+
+
+def describe(out: Path, command: str, method: str, recipe: maskrl.Recipe) -> None:
+    """Write into OUT/about.json how the scores of a method are made, beside what is there."""
+    path = out / "about.json"
+    about = json.loads(path.read_text()) if path.exists() else {"commands": [], "machines": [], "recipes": []}
+    told = versions(recipe) | {"threads": recipe.threads, "stable-baselines3": version("stable-baselines3")}
+    machine = {key: told.pop(key) for key in HARDWARE}
+    others = [one for one in about["recipes"] if (one["method"], one["task"]) != (method, recipe.name)]
+    content = {
+        "commands": [*dict.fromkeys([*about["commands"], command])],
+        "runs": len({(row["method"], row["task"], row["seed"]) for row in scores(out)}),
+        "versions": told,
+        "machines": [*about["machines"], *[machine] * (machine not in about["machines"])],
+        "recipes": [*others, described(method, recipe)],
+    }
+    write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
 def table(out: Path) -> str:
     """The last score of every seed."""
     rows, lines = scores(out), []
@@ -141,13 +186,15 @@ def main(
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    command = " ".join(["python examples/sb3_study.py OUT", name, seeds, methods, *overrides])
     for seed in range(
         1, int(seeds) + 1
     ):  # one seed of every method first: a study that is stopped has whole comparisons
         for method in [*PEERS, *OURS] if methods == "all" else methods.split(","):
             words = (f"seed={seed}", "threads=1", "device=cpu", *overrides)
-            recipe = maskrl.recipe(name, *words, method=method if method in OURS else "mlr", profile="lite")
+            recipe = recipe_of(method, name, *words)
             (train_peer if method in PEERS else train_ours)(out, method, recipe)
+            describe(out, command, method, recipe)
     print(table(out))
 
 

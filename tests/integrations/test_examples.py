@@ -1,5 +1,6 @@
 """The examples for other people's agents run as they are, only shorter."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,23 @@ def test_the_study_writes_every_score_at_once_and_goes_on_after_a_kill(tmp_path:
     rows = [row.split(",")[:4] for row in (out / "scores.csv").read_text().splitlines()[1:]]
     assert rows == [["sb3+mlr", "dmcontrol/cartpole-swingup", "1", frames] for frames in ("320", "640")]
     assert run("sb3_study.py", *words, cwd=tmp_path).count("\n") == 1  # the table alone: nothing is trained again
+    about = json.loads((out / "about.json").read_text())
+    assert about["commands"] == [" ".join(["python examples/sb3_study.py OUT", *words[1:]])]
+    (entry,) = about["recipes"]
+    assert (about["runs"], entry["method"], entry["recipe"]["objective"]["kind"]) == (1, "sb3+mlr", "mlr")
+    assert entry["note"].endswith(", q_momentum, augment.shift, auxiliary.")
+
+
+def test_published_agents_of_sb3_have_the_recipe_that_the_study_gives_them(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import sb3_study  # type: ignore[import-not-found]
+
+    for study, changed in (("lite-sb3", ["evaluation.episodes=20"]), ("sb3-cartpole-balance", [])):
+        about = json.loads((EXAMPLES.parent / "results" / study / "about.json").read_text())
+        for entry in about["recipes"]:
+            recipe = sb3_study.recipe_of(entry["method"], entry["task"], "budget.frames=60000", *changed)
+            expected = sb3_study.described(entry["method"], recipe)
+            for told in (entry, expected):
+                told["recipe"] |= {"seed": 0, "threads": None, "device": "auto"}
+            assert entry == expected
