@@ -18,6 +18,7 @@ from maskrl.report.tables import Cell, Table
 from written import VERSIONS, write_run
 
 RESULTS = sorted(file.parent for file in (Path(__file__).parents[2] / "results").glob("*/about.json"))
+SCORES_ONLY = ("first-run", "first-run-assault")  # of these runs, nothing else was kept
 SCORES = {"mlr": (20.0, 22.0, 27.0, 23.0), "baseline": (10.0, 12.0, 13.0, 14.0)}
 COST = {"mlr": 3600.0, "baseline": 1800.0}  # processor seconds
 MACHINE = {"platform": "Linux", "cpu": "one", "threads": 1}
@@ -57,6 +58,10 @@ def toy_runs(path: Path, seeds: int = 4) -> Path:
 def published(path: Path, seeds: int = 4) -> Path:
     publish([toy_runs(path / "runs", seeds)], path / "results", commands=["maskrl sweep toy"])
     return path / "results"
+
+
+def results_of(study: str) -> Path:
+    return Path(__file__).parents[2] / "results" / study
 
 
 def section(page: Report, key: str) -> Section:
@@ -124,8 +129,39 @@ def test_a_page_of_published_results_has_the_cost_beside_the_baseline(tmp_path: 
     told = ("finished", "hours per run", "processor hours", "× baseline", "frames per second")
     assert [rows["mlr"][name] for name in told] == ["4", "2.00", "1.00", "2.00", "0.4"]
     assert [rows["baseline"][name] for name in told] == ["4", "1.00", "0.50", "1.00", "0.8"]
-    assert "Published results do not say where the time went." in section(page, "time").words
+    words = section(page, "time").words
+    assert words[0].startswith("The time of whole runs over all sessions, evaluations included. ")
+    assert "evaluations" not in names
+    assert "Published results do not say where the time went." in words
     assert not [chart for chart in page.charts if chart.kind == "bars"]
+
+
+@pytest.mark.parametrize("methods", [("mlr",), ("mlr", "baseline")])
+def test_times_of_rows_without_updates_may_lack_evaluations(tmp_path: Path, methods: tuple[str, ...]) -> None:
+    results = published(tmp_path)
+    names, *rows = [line.split(",") for line in (results / "scores.csv").read_text().splitlines()]
+    for row in rows:
+        row[names.index("updates")] = "" if row[0] in methods else row[names.index("updates")]
+    (results / "scores.csv").write_text("\n".join(",".join(row) for row in (names, *rows)) + "\n")
+    page = report([results])
+    found = table(page, "time")
+    place = [column.name for column in found.columns].index("evaluations")
+    told = {row[2].text: row[place].text for row in found.rows}
+    assert told == {method: "unknown" if method in methods else "included" for method in SCORES}
+    assert not any(column.name == "× baseline" for column in found.columns)
+    first, second, *_ = section(page, "time").words
+    included = " over all sessions, evaluations included unless the table says “unknown”" if len(methods) == 1 else ""
+    assert first == f"The time of whole runs{included}. It depends on the machine and its load."
+    assert "do not say whether their times include evaluations" in second
+
+
+def test_the_times_of_other_programs_are_not_compared_with_the_baseline() -> None:
+    found = table(report([results_of("lite-cost"), results_of("lite-sb3")]), "time")
+    names = [column.name for column in found.columns]
+    rows = {row[2].text: dict(zip(names, (cell.text for cell in row), strict=True)) for row in found.rows}
+    assert (rows["sb3"]["evaluations"], rows["sb3"]["× baseline"]) == ("unknown", "–")
+    assert (rows["baseline"]["evaluations"], rows["baseline"]["× baseline"]) == ("included", "1.00")
+    assert float(rows["mlr"]["× baseline"]) > 1
 
 
 def test_a_run_in_a_directory_and_published_is_one_run(tmp_path: Path) -> None:
@@ -147,7 +183,9 @@ def test_a_budget_in_decisions_is_one_in_published_results_too(tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "results", [path for path in RESULTS if path.name not in SCORES_ONLY], ids=lambda path: path.name
+)
 def test_every_published_result_of_this_repository_gives_a_page(results: Path) -> None:
     page = report([results])
     assert render(page).startswith("<!doctype html>")
@@ -158,6 +196,23 @@ def test_every_published_result_of_this_repository_gives_a_page(results: Path) -
     assert not any("CSV" in text or "cannot be read" in text for text in differs)
     assert {row[4].text for row in table(page, "runs").rows} == {"done"}
     assert not re.search(r"Every run is finished", page.in_short)
+    assert not re.search(r"[0-9a-f]{64}", render(page))
+
+
+@pytest.mark.parametrize("study", SCORES_ONLY)
+def test_published_scores_without_recipes_give_a_page_that_says_what_is_missing(study: str) -> None:
+    page = report([results_of(study)])
+    assert render(page).startswith("<!doctype html>")
+    assert [text for text in page.problems if " has no recipe of mlr on " in text] == list(page.problems) != []
+    assert {row[4].text for row in table(page, "runs").rows} == {"unknown"}
+    assert "time" not in {one.key for one in page.sections}
+
+
+def test_results_of_own_environments_have_short_digests_and_no_problems() -> None:
+    page = report([results_of("own-environments")])
+    (title,) = [group.title for group in page.headline if "crafter" in group.title]
+    assert re.search(r" · env\.sha256=[0-9a-f]{8} · ", title)
+    assert page.problems == ()
 
 
 # ── What is not known ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ from maskrl.recipes.schema import Recipe
 from maskrl.report import Against, report
 from maskrl.report.curves import mean_curve, thinned
 from maskrl.report.document import Lines, Report, Section
+from maskrl.report.exports import all_notes, as_csv
 from maskrl.report.facts import all_facts, run_facts
 from maskrl.report.groups import LITE
 from maskrl.report.page import render, script_json
-from maskrl.report.tables import Table
+from maskrl.report.tables import Cell, Column, Table, number
 from maskrl.runs.directory import Run
 from tiny_runs import tiny_recipe, trained
 from written import VERSIONS, write_run
@@ -80,6 +82,10 @@ def test_the_aggregates_are_those_of_the_normalised_scores(tmp_path: Path) -> No
     row = next(row for row in table(page, "-aggregates").rows if row[0].text == "mlr")
     assert row[2].numbers == pytest.approx(tuple(map(float, expected["mean"])))
     assert row[5].numbers == pytest.approx(tuple(map(float, expected["optimality_gap"])))
+    told = section(page, "Headline numbers").words[1]
+    assert told.startswith("Intervals hold 95 % and come from 50,000 stratified resamples")
+    (chart,) = [chart for chart in page.charts if chart.kind == "intervals"]
+    assert chart.title == "Aggregates of normalised scores, with 95 % intervals"
     (better,) = table(page, "-improvement").rows
     # Each of 20…27 beats each of 10…13, in every resample, too. That is no interval.
     assert [cell.text for cell in better] == ["mlr", "baseline", "1.000"]
@@ -164,6 +170,63 @@ def test_a_table_says_which_test_it_has(tmp_path: Path, first: int, test: str) -
     assert notes[0].startswith(f"p is {test}; p, Holm is corrected for the 1 task with a test.")
 
 
+def rows_of(**scores: dict[int, float]) -> str:
+    """A CSV of toy/reach: method → seed → score."""
+    rows = [f"{method},toy/reach,{seed},3000,{score}" for method, own in scores.items() for seed, score in own.items()]
+    return "\n".join(["method,task,seed,frames,score", *rows])
+
+
+def test_a_comparison_shows_the_runs_of_both_if_they_differ(tmp_path: Path) -> None:
+    file, few = tmp_path / "scores.csv", {1: 10.0, 2: 12.0, 3: 13.0}
+    file.write_text(rows_of(mlr={1: 20.0, 2: 22.0, 3: 27.0, 4: 23.0, 5: 24.0}, baseline=few))
+    found = table(report([file]), "-mlr-baseline")
+    assert (found.columns[-1].name, found.rows[0][-1].text, found.rows[0][-1].numbers) == ("runs", "5 and 3", (5, 3))
+    assert all_notes(found) == ["Nothing is tested: there is no test below 4 runs of each."]
+    assert as_csv(found).splitlines()[0].endswith(",runs,runs of baseline")
+    file.write_text(rows_of(mlr={7: 20.0, 8: 22.0, 9: 27.0}, baseline=few))
+    assert table(report([file]), "-mlr-baseline").rows[0][-1].text == "3"
+
+
+def test_runs_without_a_partner_of_the_same_seed_are_told_and_both_do_not_have_the_same_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    more = dict(enumerate((20.0, 22.0, 27.0, 23.0, 24.0, 25.0), start=1))
+    file.write_text(rows_of(mlr=more, baseline=dict(enumerate((10.0, 12.0, 13.0, 13.0), start=1))))
+    found = table(report([file]), "-mlr-baseline")
+    assert found.rows[0][-1].text == "4"
+    assert found.notes[0].startswith("p is of the paired t test, on the seeds that both have; ")
+    assert "runs of reach: 2 runs without a partner of the same seed left out" in all_notes(found)
+
+
+def test_both_have_the_same_seeds_only_if_every_task_is_tested(tmp_path: Path) -> None:
+    for seed, by in enumerate(UNEVEN, start=1):
+        write_run(tmp_path / f"b{seed}", control("walker-walk", seed, "baseline"), {100_000: 300 + by})
+        write_run(tmp_path / f"m{seed}", control("walker-walk", seed), {100_000: 500 + seed})
+    write_run(tmp_path / "bc", control("cheetah-run", 1, "baseline"), {100_000: 300})
+    for seed in (2, 3):
+        write_run(tmp_path / f"mc{seed}", control("cheetah-run", seed), {100_000: 500})
+    found = table(report([tmp_path]), "-mlr-baseline")
+    rows = texts(found)
+    assert {task: row["runs"] for task, row in rows.items()} == {
+        "walker-walk": "4",
+        "cheetah-run": "2 and 1",
+        "dmcontrol: mean of 2 tasks": "2 and 1",
+    }
+    assert found.notes[0].startswith("p is of the paired t test, on the seeds that both have; ")
+    reason = "there is no test below 4 runs of each"
+    assert all_notes(found)[-1] == f"difference of cheetah-run, dmcontrol: mean of 2 tasks: {reason}"
+
+
+def test_a_table_without_tests_for_several_reasons_gives_each_at_its_task(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"drq,{task},{seed},500000,{900 + seed}" for task in ("walker-walk", "reacher-easy") for seed in (1, 2)]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    found = table(report([file]), "-drq-paper")
+    assert found.notes == ("Nothing is tested.",)
+    notes = {row[0].text: row[2].note for row in found.rows}
+    assert notes["reacher-easy"] == "the paper does not print its number of seeds"
+    assert notes["walker-walk"].startswith("the paper's spread is misprinted")
+
+
 @pytest.mark.parametrize("seeds", [2, 4])
 def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, seeds: int) -> None:
     page = report([toy_runs(tmp_path, seeds)])
@@ -187,7 +250,7 @@ def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, see
             "mlr is above baseline on 0 of 1 task and below on 0; on 0 no difference shows, and 1 has no verdict.",
         )
         assert sentences == [claim.text]
-        assert table(page, "-mlr-baseline").notes == ("Nothing is tested: there is no test below 4 runs of each.",)
+        assert all_notes(table(page, "-mlr-baseline")) == ["Nothing is tested: there is no test below 4 runs of each."]
 
 
 def test_the_summary_begins_with_a_sentence_that_counts_the_verdicts(tmp_path: Path) -> None:
@@ -245,6 +308,22 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
         ("paper: MLR", 100_000, 866, 103),
         ("paper: Baseline", 100_000, 593, 118),
     }
+
+
+def test_the_gain_over_the_baseline_says_nothing_about_runs_beside_the_paper(tmp_path: Path) -> None:
+    for seed, by in enumerate(UNEVEN, start=1):
+        for method, score in (("mlr", 480), ("baseline", 470)):
+            write_run(tmp_path / method / str(seed), control("cheetah-run", seed, method), {100_000: score + by * seed})
+    page = report([tmp_path])
+    assert re.fullmatch(r"not enough seeds: about \d+ needed", table(page, "-mlr-baseline").rows[0][1].text)
+    ((_, verdict, *_, runs),) = table(page, "-mlr-paper").rows
+    assert (verdict.text, runs.text) == ("not enough seeds", "4 and 10")
+    assert texts(table(page, "-scores"))["cheetah-run"]["mlr: verdict"] == "not enough seeds"
+    assert (
+        table(page, "-mlr-paper")
+        .notes[1]
+        .endswith("needs enough seeds to detect a difference as large as the paper’s gain of MLR over its Baseline.")
+    )
 
 
 def test_the_spread_of_the_papers_three_seeds_is_no_band(tmp_path: Path) -> None:
@@ -346,8 +425,24 @@ def test_scores_can_be_taken_at_another_time(tmp_path: Path) -> None:
         recipe = control("reacher-easy", seed, "mlr", "paper", "budget.frames=500000")
         write_run(tmp_path / str(seed), recipe, {100_000: score, 500_000: 950})
     assert texts(table(report([tmp_path]), "-scores"))["reacher-easy"]["paper: MLR"] == "957 ± 41 (10)"
-    row = texts(table(report([tmp_path], at=100_000), "-scores"))["reacher-easy"]
+    page = report([tmp_path], at=100_000)
+    row = texts(table(page, "-scores"))["reacher-easy"]
     assert (row["mlr"], row["paper: MLR"]) == ("847 ± 76 (3)", "866 ± 103 (10)")
+    assert page.subtitle == "dmcontrol/reacher-easy, scores taken at 100,000 frames."
+    runs = table(page, "runs")
+    (told, *_) = texts(runs).values()
+    assert (told["reached"], told["score at 100,000 frames"]) == ("500,000", "760")
+    assert runs.columns[5].note == "by the run so far, not when the score was taken"
+    plain = table(report([tmp_path]), "runs").columns
+    assert ([column.name for column in plain[-4:]], plain[5].note) == (["reached", "of", "unit", "score"], "")
+
+
+def test_the_time_of_scores_has_the_unit_of_each_budget(tmp_path: Path) -> None:
+    games, toys = tmp_path / "games.csv", tmp_path / "toys.csv"
+    games.write_text("method,task,seed,decisions,score\nmlr,atari/pong,1,3000,20\n")
+    toys.write_text(rows_of(mlr={1: 20.0}))
+    assert report([games], at=3000).subtitle.endswith("scores taken at 3,000 decisions.")
+    assert report([games, toys], at=3000).subtitle.endswith("scores taken at 3,000 frames or decisions.")
 
 
 def test_rows_of_an_ablation_stand_under_the_papers_label(tmp_path: Path) -> None:
@@ -459,6 +554,13 @@ def test_suites_are_never_averaged_together(tmp_path: Path) -> None:
         assert titles == ["DMControl · paper profile · 100,000 frames", "Toys · 3,000 frames"]
 
 
+@pytest.mark.parametrize(("groups", "words"), [(5, "1 more group of runs"), (6, "2 more groups of runs")])
+def test_further_groups_are_counted(tmp_path: Path, groups: int, words: str) -> None:
+    for frames in range(3000, 3000 + groups):
+        write_run(tmp_path / str(frames), toy(1, "mlr", f"budget.frames={frames}"), {frames: 20})
+    assert f"<summary>{words}</summary>" in render(report([tmp_path]))
+
+
 # ── Gaps ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -526,6 +628,19 @@ def test_every_problem_of_reading_is_on_the_page_and_the_rest_is_made(tmp_path: 
     assert texts(table(page, "-scores"))["reach"]["mlr"] == "21.0 (1)"  # "again" comes first
 
 
+def test_a_task_without_a_scale_is_not_a_problem(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", toy(1), {3000: 20})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nmlr,own/high,1,3000,20\nmlr,own/low,1,3000,5\n")
+    page = report([tmp_path, file])
+    assert (page.problems, dict(map(reversed, page.facts))["problems"]) == ((), "0")  # type: ignore[call-overload]
+    own, toys = [one.words for one in page.sections if one.title == "Task by task"]
+    assert own[1:] == (
+        "Scores of high, low cannot be normalised, because no scale is known: the headline numbers leave them out.",
+    )
+    assert toys[1:] == ()
+
+
 def test_numbers_without_end_are_passed_over(tmp_path: Path) -> None:
     endless = write_run(tmp_path / "1", toy(1), {3000: 20})
     log = endless / "metrics.jsonl"
@@ -569,6 +684,8 @@ def test_fewer_than_four_runs_have_no_interval_no_test_and_no_probability(tmp_pa
     assert not any(one.key.endswith("-improvement") for one in page.tables)
     (chart,) = [chart for chart in page.charts if chart.kind == "intervals"]
     assert all(np.isnan(row["low"]) for panel in chart.data["panels"] for row in panel["rows"])
+    assert chart.title == "Aggregates of normalised scores"
+    assert section(page, "Headline numbers").words[1].startswith("Below 4 runs per task there is no interval")
     (chart,) = [chart for chart in page.charts if chart.kind == "profile"]
     assert np.isnan(chart.data["methods"][0]["low"]).all()
     assert '"low":[null,null' in render(page)
@@ -760,13 +877,14 @@ def test_names_that_are_nearly_the_same_have_tables_of_their_own(tmp_path: Path)
 
 
 def test_a_table_is_not_sorted_by_what_is_not_finite(tmp_path: Path) -> None:
-    for method, score in (("mlr", 20), ("baseline", 10)):
-        for seed in (1, 2, 3, 4):  # nothing varies: the effect is infinite
-            write_run(tmp_path / f"{method}-{seed}", toy(seed, method), {3000: score})
+    write_run(tmp_path / "1", toy(1), {3000: 20})
     page = report([tmp_path])
-    assert table(page, "-mlr-baseline").rows[0][-2].numbers == (float("inf"),)
-    assert not re.search(r'data-value="-?(inf|nan)', render(page))
-    assert 'data-value="20.0"' in render(page)
+    cells = [(Cell("a"), number(value)) for value in (float("inf"), float("-inf"), float("nan"), 0.25)]
+    endless = Table("endless", "Endless", (Column("of"), Column("x", ("",))), tuple(cells))
+    text = render(replace(page, sections=(*page.sections, Section("endless", "Endless", blocks=(endless,)))))
+    assert not re.search(r'data-value="-?(inf|nan)', text)
+    assert 'data-value="20.0"' in text
+    assert 'data-value="0.25"' in text
 
 
 def test_json_in_a_script_cannot_end_it() -> None:

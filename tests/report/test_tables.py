@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maskrl.report import exports
 from maskrl.report.exports import as_csv, latex, markdown
-from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, shown, spread, tabulated
+from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, short_digests, shown, spread, tabulated
 from maskrl.runs.directory import write_whole
 
 SCORES = Table(
@@ -48,6 +48,12 @@ def test_mean_and_spread_have_the_same_digits() -> None:
     assert spread(99, 250.4) == "99 ± 250"
     assert spread(0.5, None) == spread(0.5, float("nan")) == "0.500"
     assert shown(3.2, 1, sign=True) == "+3.2"
+
+
+def test_a_sha256_is_shortened_to_eight_digits() -> None:
+    digest = "a86972db" + "0123456789abcdef" * 3 + "01234567"
+    assert short_digests(f"env.sha256={digest} · x, {digest}") == "env.sha256=a86972db · x, a86972db"
+    assert short_digests(f"{digest}0 {digest[1:]}") == f"{digest}0 {digest[1:]}"
 
 
 def test_a_row_must_fit_its_columns() -> None:

@@ -187,9 +187,12 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, scores: ArrayLike) -> "Summary":
-        """Summarise the scores of runs on one task. The standard deviation of one run is NaN."""
+        """Summarise the scores of runs on one task. The standard deviation of one run is NaN, that of equal scores exactly 0."""
         values = np.asarray(scores, dtype=np.float64)
-        return cls(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else math.nan, values.size)
+        std = math.nan
+        if values.size > 1:  # scores that differ only by rounding are equal
+            std = 0.0 if np.allclose(values, values[0], rtol=1e-12, atol=0) else float(values.std(ddof=1))
+        return cls(float(values.mean()), std, values.size)
 
     def scaled(self, zero: float, one: float) -> "Summary":
         """The summary on a scale where `zero` is 0 and `one` is 1."""
@@ -212,8 +215,8 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     """Welch's t test of the difference of means over tasks, with Satterthwaite's degrees of freedom.
 
     Each task and method has its own variance; with one task it is the standard test of two samples. A sample with a standard
-    deviation of 0 counts as exact, with any number of runs; if all do, any difference is certain. Applied to differences between
-    runs of the same seed, against `ZERO`, it is the paired t test.
+    deviation of 0 counts as exact, with any number of runs; if all do, a difference cannot be tested: ValueError. Applied to
+    differences between runs of the same seed, against `ZERO`, it is the paired t test.
     """
     if len(x) != len(y):
         raise ValueError(f"{len(x)} tasks cannot be compared with {len(y)}.")
@@ -222,8 +225,10 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     if any(math.isnan(part) for part, _ in parts):
         raise ValueError("A test needs at least two runs of each method; one run has no spread.")
     variance = math.fsum(part for part, _ in parts)
+    if variance == 0 and value != 0:
+        raise ValueError("A test needs a spread; here no score varies between runs.")
     if variance == 0:
-        return Difference(value, value, value, 1.0 if value == 0 else 0.0)
+        return Difference(0.0, 0.0, 0.0, 1.0)
     error = math.sqrt(variance) / len(x)
     freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
     reach = t_quantile(1 - CONFIDENCE, freedom) * error

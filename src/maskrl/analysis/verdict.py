@@ -22,7 +22,7 @@ from maskrl.analysis.statistics import (
 )
 from maskrl.recipes.published import PublishedScore, published
 
-# "not tested": the paper's number allows no test, with any number of runs.
+# "not tested": no number of runs allows a test against the paper's number, or no score varies between runs.
 Outcome = Literal["consistent", "above", "below", "not enough seeds", "not tested"]
 
 # The paper's own methods. The gain of the first over the second determines how many seeds are enough.
@@ -45,6 +45,8 @@ class Verdict:
     outcome: Outcome
     paired: bool = False  # whether the test is on differences between runs of the same seed
     untested: str = ""  # why there is no test
+    left_out: int = 0  # runs of both methods that do not count, because the other method has no run of their seed
+    with_paper: bool = False  # whether theirs are the paper's scores
 
     @property
     def sentence(self) -> str:
@@ -60,7 +62,11 @@ class Verdict:
         if self.difference is not None:
             value, low, high, p = self.difference
             ending = f"difference {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
-        if self.outcome == "not enough seeds" and self.needed is not None:
+        if self.left_out:
+            ending += (
+                f"; {self.left_out} run{'s' if self.left_out > 1 else ''} without a partner of the same seed left out"
+            )
+        if self.outcome == "not enough seeds" and self.needed is not None and not self.with_paper:
             ending += f"; about {self.needed} seeds of each method would show the paper's own gain"
         return f"{self.conclusion}. {scores}; {ending}."
 
@@ -137,7 +143,8 @@ def _beside_paper(scores: Scores, *, mixed: bool) -> tuple["_Side | None", str]:
     theirs = _usable(cell) or Summary(cell.mean, math.nan, cell.seeds or 0)
     label = f"{cell.source} ({cell.seeds} seeds)" if cell.seeds else cell.source
     gauged = _papers_own(run.method) and not strange
-    return _Side(run.task, times[0], ours, theirs, label, gauged, untestable=_untestable(cell)), told
+    why = _untestable(cell)
+    return _Side(run.task, times[0], ours, theirs, label, gauged, untestable=why, with_paper=True), told
 
 
 def _untestable(cell: PublishedScore) -> str:
@@ -154,8 +161,9 @@ def versus(
 ) -> Verdicts:
     """Compare the runs of two methods on the tasks that both have. Raises ScoresError for runs of different protocols.
 
-    If both have the same seeds, the test is paired: runs of a seed share their warm-up, resets, noise and evaluation starts.
-    `papers`: for MLR and the Baseline with the paper's protocol, also give the seeds needed to show the paper's gain.
+    If they share at least `ENOUGH` seeds of a task, the test is paired, and only runs of these seeds count: runs of a seed share
+    their warm-up, resets, noise and evaluation starts. `papers`: for MLR and the Baseline with the paper's protocol, also give
+    the seeds needed to show the paper's gain.
     """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
     if not mixed:
@@ -169,16 +177,27 @@ def versus(
         of_task = _part(scores, [task])
         times = _times(of_task)
         gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
-        seeds = scores.seeds(first, task)
-        alike = seeds == scores.seeds(second, task) and len({*seeds}) == len(seeds)
-        pairs = _pairs(x - y) if alike else None
-        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, pairs))
+        runs, pairs = len(x) + len(y), None
+        if (partners := _partners(scores.seeds(first, task), scores.seeds(second, task))) is not None:
+            of_x, of_y = x[partners[0]], y[partners[1]]
+            if (pairs := _pairs(of_x - of_y)) is not None:
+                x, y = of_x, of_y
+        left_out = runs - len(x) - len(y)
+        sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, pairs, left_out))
     return _judge(first, second, sides, problems)
 
 
+def _partners(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]] | None:
+    """The places of both methods' runs of the seeds that they share. None if these are too few, or a method has a seed twice."""
+    shared = sorted({*first} & {*second})
+    if len(shared) < ENOUGH or any(len({*seeds}) < len(seeds) for seeds in (first, second)):
+        return None
+    return [first.index(seed) for seed in shared], [second.index(seed) for seed in shared]
+
+
 def _pairs(differences: Array) -> Summary | None:
-    """The differences between runs of the same seed. None if all are equal: that happens easily with a few integer scores, and the
-    test would be certain.
+    """The differences between runs of the same seed. None if all are equal: that happens easily with a few integer scores, and
+    there is no test without a spread.
     """
     return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
@@ -205,8 +224,15 @@ class _Side:
     theirs: Summary
     label: str
     gauged: bool  # whether the paper's gain of MLR over its Baseline applies to these methods and this protocol
-    pairs: Summary | None = None  # differences between runs of the same seed, if both have the same seeds
+    pairs: Summary | None = None  # differences between runs of the same seed, if the test is paired
+    left_out: int = 0  # runs without a partner of the same seed, if the test is paired
     untestable: str = ""  # why theirs allows no test
+    with_paper: bool = False  # whether theirs is the paper's score
+
+    @property
+    def constant(self) -> bool:
+        """Whether no score varies between runs."""
+        return self.ours.std == 0 == self.theirs.std
 
     def scaled(self) -> "_Side":
         zero, one = scale(self.task) or (0.0, 1.0)
@@ -235,7 +261,11 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
     ours, theirs = [side.ours for side in sides], [side.theirs for side in sides]
     mean, reference = (float(np.mean([summary.mean for summary in part])) for part in (ours, theirs))
     runs, fewest = (min(summary.runs for summary in part) for part in (ours, (*ours, *theirs)))
-    verdict = Verdict(name, first, second, runs, mean, reference, None, None, None, "not tested")
+    verdict = replace(
+        Verdict(name, first, second, runs, mean, reference, None, None, None, "not tested"),
+        left_out=sum(side.left_out for side in sides),
+        with_paper=any(side.with_paper for side in sides),
+    )
     if whys := list(dict.fromkeys(side.untestable for side in sides if side.untestable)):
         return replace(verdict, untested="; ".join(whys))
     gain = papers_gain([(side.task, side.at) for side in sides]) if all(side.gauged for side in sides) else None
@@ -243,6 +273,9 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
     if fewest < ENOUGH:
         why = f"there is no test below {ENOUGH} runs of each"
         return replace(verdict, needed=needed, outcome="not enough seeds", untested=why)
+    if constant := [side.task for side in sides if side.constant]:
+        where = f"on {_first_few(constant)} " if len(sides) > 1 else ""
+        return replace(verdict, untested=f"{where}no score varies between runs, and without a spread there is no test")
     tested = [(side.pairs, ZERO) if side.pairs else (side.ours, side.theirs) for side in sides]
     difference = welch([x for x, _ in tested], [y for _, y in tested])
     return replace(
@@ -253,6 +286,10 @@ def _verdict(name: str, first: str, second: str, sides: Sequence[_Side]) -> Verd
         outcome=_outcome(fewest, difference, needed),
         paired=all(side.pairs for side in sides),
     )
+
+
+def _first_few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _outcome(runs: int, difference: Difference, needed: int | None) -> Outcome:

@@ -20,7 +20,7 @@ from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, in_short, versions, what_was_run
 from maskrl.report.probes import representation
 from maskrl.report.published import studies
-from maskrl.report.tables import Mark, counted
+from maskrl.report.tables import Mark, counted, short_digests
 from maskrl.report.task_by_task import MARKS, in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
 
@@ -45,10 +45,12 @@ def report(
     groups, alike = grouped(scores, at=at, mixed=mixed, papers=papers), cases(facts)
     most = max(20, MOST_POINTS // max(1, len(scores.runs)))
     told = (line for one in published for line in one.problems)
-    problems = list(dict.fromkeys([*scores.problems, *told, *(line for group in groups for line in _problems(group))]))
+    every_problem = [*scores.problems, *told, *(line for group in groups for line in _problems(group))]
+    problems = list(dict.fromkeys(map(short_digests, every_problem)))
     methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
     tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
     listed = ", ".join(tasks[:6]) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
+    units = " or ".join(sorted({run.unit for run in scores.runs} or {fact.run.unit for fact in facts}, reverse=True))
     sections = [
         what_was_run(groups, facts),
         *(section for group in groups for section in _of_group(group, most)),
@@ -61,7 +63,7 @@ def report(
     headline = tuple(map(_headline, groups)) or (Lines("", (Line("No run has a score yet.", "warn"),)),)
     return Report(
         _title(methods, tasks),
-        f"{listed}{f', scores taken at {at:,}' if at is not None else ''}.",
+        f"{listed}{f', scores taken at {at:,} {units}' if at is not None else ''}.",
         _counts(scores, facts, len(methods), len(tasks), len(problems)),
         headline,
         _with_unique_keys([section for section in sections if section is not None]),
@@ -127,7 +129,7 @@ def _of_group(group: Group, most: int) -> list[Section]:
 
 def _problems(group: Group) -> list[str]:
     verdicts = (*group.against_paper.values(), *group.against_baseline.values())
-    return [*group.final.normalised().problems, *(line for one in verdicts for line in one.problems)]
+    return [*group.final.problems, *(line for one in verdicts for line in one.problems)]
 
 
 def _with_unique_keys(found: Sequence[Section]) -> tuple[Section, ...]:

@@ -37,11 +37,12 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
     """Mean, median, interquartile mean and optimality gap of normalised scores, and probabilities of improvement."""
     resamples = _enough_resamples(matrices)
     found = {method: statistics.estimate_all(matrix, resamples=resamples) for method, matrix in matrices.items()}
+    source = f"Intervals hold 95 % and come from {resamples:,} stratified resamples: each task’s runs are resampled separately. "
     told = [
         f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
-        f"Intervals hold 95 % and come from {resamples:,} stratified resamples: the runs of each task are resampled "
-        f"separately. Below {statistics.ENOUGH} runs per task there is no interval and no probability of improvement. If all "
-        "resamples agree, there is no interval either: agreement of a few runs does not prove certainty.",
+        f"{source if _has_interval(found) else ''}Below {statistics.ENOUGH} runs per task there is no interval and no "
+        "probability of improvement. If all resamples agree, there is no interval either: agreement of a few runs does not prove "
+        "certainty.",
     ]
     left_out = [method for method in final.methods if method not in matrices]
     if left_out:
@@ -78,7 +79,13 @@ def _chart(key: str, found: Mapping[str, Mapping[str, Estimate]]) -> Chart:
         }
         for name, title in AGGREGATE_NAMES.items()
     ]
-    return Chart(key, "intervals", "Aggregates of normalised scores, with 95 % intervals", {"panels": panels})
+    title = f"Aggregates of normalised scores{', with 95 % intervals' if _has_interval(found) else ''}"
+    return Chart(key, "intervals", title, {"panels": panels})
+
+
+def _has_interval(found: Mapping[str, Mapping[str, Estimate]]) -> bool:
+    """Whether any aggregate has an interval in the table and the chart."""
+    return any(np.isfinite(_point(one)["low"]) for numbers in found.values() for one in numbers.values())
 
 
 def _point(estimate: Estimate) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class RunFacts:
     timing: Mapping[str, float] = field(default_factory=dict)  # part → seconds
     notes: tuple[str, ...] = ()
     published: bool = False
+    evaluations_timed: bool = True  # whether its times are known to include evaluations
 
     @property
     def budget(self) -> int | None:

@@ -12,7 +12,7 @@ from maskrl.analysis.verdict import GAIN, Verdicts, against_paper, versus
 from maskrl.recipes.published import PublishedScore, Unit, published
 from maskrl.recipes.schema import as_override
 from maskrl.report.facts import RunFacts
-from maskrl.report.tables import Cell, Column, Field, key_of
+from maskrl.report.tables import Cell, Column, Field, key_of, short_digests
 
 LITE = "not comparable: lite profile"
 SUITES = {"dmcontrol": "DMControl", "atari": "Atari", "toy": "Toys", "other": "Other tasks"}
@@ -150,7 +150,7 @@ def _name(part: Scores, parts: Sequence[Scores]) -> str:
         if path not in ("profile", "env.task", "env.kind") and not path.startswith("budget.") and len(values) == 1
         if any(path in other and not values & other[path] for other in rivals)
     ]
-    return " · ".join([name, *apart])
+    return short_digests(" · ".join([name, *apart]))
 
 
 def _plain_name(part: Scores) -> str:

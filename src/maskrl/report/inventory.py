@@ -9,7 +9,7 @@ from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
 from maskrl.report.published import Study
-from maskrl.report.tables import Cell, Column, Field, Mark, Table, counted, number, tabulated
+from maskrl.report.tables import Cell, Column, Field, Mark, Table, counted, number, short_digests, tabulated
 from maskrl.report.task_by_task import MOST_LINES
 
 MOST_COMMANDS = 5  # of a published study
@@ -24,7 +24,9 @@ def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
             "Runs of different protocols are not averaged: each protocol is a separate group, named by its differences. "
             "--mixed averages them anyway."
         )
-    lines = [Line(f"{group.name}: {line}", "warn") for group in groups for line in group.runs.conflicts()]
+    lines = [
+        Line(short_digests(f"{group.name}: {line}"), "warn") for group in groups for line in group.runs.conflicts()
+    ]
     if lines:
         told.append(
             "These runs were mixed on request (--mixed). Their averages contain scores that are not comparable."
@@ -41,7 +43,7 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[Identity, RunFacts]) 
         (Column("tasks", ("",)), lambda row: number(len({run.task for run in row[0].runs_of(row[1])}), 0)),
         (Column("runs", ("",)), lambda row: number(len(row[0].runs_of(row[1])), 0)),
         (Column("seeds"), lambda row: Cell(ranges(sorted({run.seed for run in row[0].runs_of(row[1])})))),
-        (Column("what differs"), lambda row: Cell("; ".join(_differences(*row, facts)) or "–")),
+        (Column("what differs"), lambda row: Cell(short_digests("; ".join(_differences(*row, facts))) or "–")),
     ]
     rows = [(group, method) for group in groups for method in group.methods]
     return tabulated("what-was-run", "What was run", fields, rows)
@@ -99,7 +101,7 @@ def versions(facts: Sequence[RunFacts]) -> Section | None:
 
     def listed(name: str) -> str:
         form = "{} ({})" if len(counts[name]) > 1 else "{}"
-        return ", ".join(form.format(value, count) for value, count in counts[name].most_common())
+        return short_digests(", ".join(form.format(value, count) for value, count in counts[name].most_common()))
 
     fields: list[Field[str]] = [
         (Column("of"), lambda name: Cell(name, strong=True)),
@@ -192,6 +194,9 @@ def _missing_runs(group: Group) -> Iterator[tuple[int, str]]:
 
 def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
     final = {run.identity: run.curve[0][1] for group in groups for run in group.final.runs}
+    at, units = next((group.at for group in groups), None), {fact.run.unit for fact in facts}
+    when = "" if at is None else f" at {at:,}{f' {units.pop()}' if len(units) == 1 else ''}"
+    so_far = "" if at is None else "by the run so far, not when the score was taken"
     marks: dict[str, Mark] = {"done": "good", "failed": "bad"}
     fields: list[Field[RunFacts]] = [
         (Column("run"), lambda fact: Cell(fact.run.source)),
@@ -199,9 +204,9 @@ def _runs_table(facts: Sequence[RunFacts], groups: Sequence[Group]) -> Table:
         (Column("method"), lambda fact: Cell(fact.run.method)),
         (Column("seed", ("",)), lambda fact: number(fact.run.seed, 0)),
         (Column("status"), lambda fact: Cell(fact.life, mark=marks.get(fact.life, "warn"), note=fact.why)),
-        (Column("reached", ("",)), lambda fact: number(fact.reached, 0)),
+        (Column("reached", ("",), note=so_far), lambda fact: number(fact.reached, 0)),
         (Column("of", ("",)), lambda fact: number(fact.budget, 0)),
         (Column("unit"), lambda fact: Cell(fact.run.unit)),
-        (Column("score", ("",)), lambda fact: number(final.get(fact.run.identity))),
+        (Column(f"score{when}", ("",)), lambda fact: number(final.get(fact.run.identity))),
     ]
     return tabulated("runs", "Every run", fields, facts)

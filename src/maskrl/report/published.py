@@ -56,13 +56,17 @@ def study(folder: Path) -> Study:
                 versions=about.versions,
                 probes=tuple(probes.get((run.method, run.task, run.seed), ())),
                 published=True,
+                evaluations_timed="foreign" not in clock,
             )
         )
     return Study(folder, tuple(facts), about.commands, tuple(problems))
 
 
 def _clocks(folder: Path) -> Mapping[Key, Mapping[str, float]]:
-    """The largest times of every run: frames, seconds and processor seconds, as far as there are columns of them."""
+    """The largest times of every run: frames, seconds and processor seconds, as far as there are columns of them.
+
+    `foreign`: a row lacks the decisions or updates that `maskrl results` writes, so another program may have taken the times.
+    """
     found = defaultdict[Key, dict[str, float]](dict)
     try:
         _, rows = read_rows(folder / SCORES)
@@ -73,6 +77,8 @@ def _clocks(folder: Path) -> Mapping[Key, Mapping[str, float]]:
             clock = found[run_of(row)]
         except (ValueError, KeyError):
             continue
+        if not (row.get("decisions", "").strip() and row.get("updates", "").strip()):
+            clock["foreign"] = 1.0
         for name in ("frames", "seconds", "cpu_seconds"):
             clock[name] = max(clock.get(name, 0.0), _number(row.get(name, "")) or 0.0)
     return found

@@ -4,6 +4,7 @@ A cell has a text and numbers: Markdown and LaTeX print the text, CSV writes the
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -124,6 +125,11 @@ def estimate_cell(estimate: Estimate) -> Cell:
     if ends[0] == ends[1]:
         return Cell(shown(value, 3), (value, math.nan, math.nan))
     return Cell(f"{shown(value, 3)} ({ends[0]} to {ends[1]})", (value, low, high))
+
+
+def short_digests(text: str) -> str:
+    """Shorten every SHA-256 in a text to its first eight digits, which tell files apart."""
+    return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", text)
 
 
 def counted(count: int, noun: str) -> str:

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from maskrl.analysis.statistics import CONFIDENCE, holm
+from maskrl.analysis.scores import scale
+from maskrl.analysis.statistics import CONFIDENCE, ENOUGH, holm
 from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, digits_for
 from maskrl.recipes.published import PublishedScore, plainly
 from maskrl.report.document import Line, Lines, Section
@@ -39,19 +40,16 @@ MARKS: Mapping[str, Mark] = {
 def task_by_task(group: Group) -> Section:
     """The section on tasks: our scores, the paper's beside them, and the verdicts with their numbers."""
     tables = [_scores_table(group)]
-    for ending, reference, found in (
-        ("paper", "the paper", group.against_paper),
-        ("baseline", group.reference, group.against_baseline),
-    ):
-        tables += [
-            _verdict_table(f"{group.key}-{key_of(m)}-{ending}", f"{m} against {reference}, {group.name}", verdicts)
-            for m, verdicts in found.items()
-            if verdicts.tasks
-        ]
-    told = (
+    for papers, found in ((True, group.against_paper), (False, group.against_baseline)):
+        tables += [_verdict_table(group, m, verdicts, papers=papers) for m, verdicts in found.items() if verdicts.tasks]
+    told = [
         "Mean ± standard deviation over runs, with the number of runs in brackets. The unit of replication is the run."
-    )
-    return Section(f"{group.key}-tasks", "Task by task", (told,), tuple(tables), over=group.name)
+    ]
+    if unscaled := [short(task) for task in group.final.tasks if scale(task) is None]:
+        told.append(
+            f"Scores of {', '.join(unscaled)} cannot be normalised, because no scale is known: the headline numbers leave them out."
+        )
+    return Section(f"{group.key}-tasks", "Task by task", tuple(told), tuple(tables), over=group.name)
 
 
 def _scores_table(group: Group) -> Table:
@@ -114,9 +112,10 @@ def _short_verdict(group: Group, method: str, task: str) -> Cell:
     return Cell("not compared", mark="quiet") if found is None else _outcome_cell(found)
 
 
-def _outcome_cell(verdict: Verdict, *, corrected: float | None = None) -> Cell:
+def _outcome_cell(verdict: Verdict, *, corrected: float | None = None, needs: bool = False) -> Cell:
+    """The verdict in a few words. `needs`: with the runs needed to show the paper's gain of MLR over its Baseline."""
     text: str = verdict.outcome
-    if verdict.outcome == "not enough seeds" and verdict.needed is not None:
+    if needs and verdict.outcome == "not enough seeds" and verdict.needed is not None:
         text = f"not enough seeds: about {verdict.needed} needed"
     elif verdict.outcome == "consistent":
         text = "no difference shows"
@@ -128,51 +127,89 @@ def in_words(verdicts: Sequence[Verdict]) -> tuple[Line, ...]:
     return tuple(Line(verdict.sentence, MARKS[verdict.outcome], verdict.conclusion) for verdict in verdicts)
 
 
-def _verdict_table(key: str, title: str, verdicts: Verdicts) -> Table:
+def _verdict_table(group: Group, method: str, verdicts: Verdicts, *, papers: bool) -> Table:
+    """The verdicts of a method against the paper or the Baseline, with their numbers."""
+    reference, ending = ("the paper", "paper") if papers else (str(group.reference), "baseline")
+    every = (*verdicts.tasks, *verdicts.overall)
+    theirs = _runs_of_reference(group, method, verdicts, papers=papers)
+    whys = list(dict.fromkeys(verdict.untested for verdict in every if verdict.difference is None))
     tested = [verdict for verdict in verdicts.tasks if verdict.difference is not None]
     p_values = {verdict.task: verdict.difference.p for verdict in tested if verdict.difference is not None}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    told = not tested and len(whys) == 1  # the caption gives the only reason
     fields: list[Field[Verdict]] = [
         (Column("task"), lambda verdict: Cell(short(verdict.task) or verdict.task, strong=True)),
-        (Column("verdict"), lambda verdict: _outcome_cell(verdict, corrected=corrected.get(verdict.task))),
-        (Column("difference", ("", "low", "high")), _difference_cell),
+        (
+            Column("verdict"),
+            lambda verdict: _outcome_cell(verdict, corrected=corrected.get(verdict.task), needs=not papers),
+        ),
+        (Column("difference", ("", "low", "high")), lambda verdict: _difference_cell(verdict, told=told)),
         (Column("p", ("",)), lambda verdict: _p_cell(verdict.difference and verdict.difference.p)),
         (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get(verdict.task))),
         (Column("effect size", ("",)), lambda verdict: number(verdict.effect, 2)),
-        (Column("runs", ("",)), lambda verdict: number(verdict.runs, 0)),
+        (Column("runs", ("", f"of {reference}")), lambda verdict: _runs_cell(verdict, theirs[verdict.task])),
     ]
-    every = (*verdicts.tasks, *verdicts.overall)
-    gauged = any(verdict.needed is not None for verdict in every)
-    gauge = (
-        "The verdict that no difference shows needs enough seeds to detect the paper’s gain of MLR over its Baseline."
-        if gauged
-        else "If no difference shows, there may still be one."
-    )
-    notes = [
-        f"p is {_tests(every)}; p, Holm is corrected for the {counted(len(tested), 'task')} with a test. The effect size is "
-        "Cohen’s d.",
+    if tested:
+        notes = _notes_of_tests(every, len(tested), papers=papers)
+    else:  # then there is no test over tasks either
+        notes = [f"Nothing is tested{f': {whys[0]}' if told else ''}."]
+    title = f"{method} against {reference}, {group.name}"
+    return tabulated(f"{group.key}-{key_of(method)}-{ending}", title, fields, verdicts.tasks, notes, verdicts.overall)
+
+
+def _runs_of_reference(group: Group, method: str, verdicts: Verdicts, *, papers: bool) -> dict[str, int | None]:
+    """Task → runs of the Baseline that count, or the paper's seeds; of a mean over tasks the fewest. None: unknown."""
+
+    def runs(verdict: Verdict) -> int | None:
+        if not papers:  # of pairs, both have one run
+            return verdict.runs if verdict.paired else len(group.final.values(str(group.reference), verdict.task))
+        cell = group.paper(verdict.task, method)
+        return cell.seeds if cell else None
+
+    found = {verdict.task: runs(verdict) for verdict in verdicts.tasks}
+    known = [count for count in found.values() if count is not None]
+    fewest = min(known) if len(known) == len(found) else None
+    return found | {verdict.task: fewest for verdict in verdicts.overall}
+
+
+def _runs_cell(verdict: Verdict, theirs: int | None) -> Cell:
+    """The runs of both that count, once if both have the same number."""
+    ours, left_out = verdict.runs, verdict.left_out
+    note = f"{counted(left_out, 'run')} without a partner of the same seed left out" if left_out else ""
+    return Cell(f"{ours}" if theirs in (None, ours) else f"{ours} and {theirs}", (ours, theirs), note)
+
+
+def _notes_of_tests(every: Sequence[Verdict], tested: int, *, papers: bool) -> list[str]:
+    gauge = "If no difference shows, there may still be one."
+    if any(verdict.needed is not None for verdict in every):
+        size = "a difference as large as the paper’s gain" if papers else "the paper’s gain"
+        gauge = f"The verdict that no difference shows needs enough seeds to detect {size} of MLR over its Baseline."
+    return [
+        f"p is {_tests(every)}; p, Holm is corrected for the {counted(tested, 'task')} with a test. The effect size is Cohen’s d.",
         f"The verdict uses the uncorrected p: above or below if it is less than 0.05. {gauge}",
     ]
-    if not tested:  # then there is no test over tasks either
-        notes = [f"Nothing is tested: {'; '.join(dict.fromkeys(verdict.untested for verdict in every))}."]
-    return tabulated(key, title, fields, verdicts.tasks, notes, verdicts.overall)
 
 
 def _tests(verdicts: Sequence[Verdict]) -> str:
-    """The test of a table's p values, in words."""
-    found = [verdict.paired for verdict in verdicts if verdict.difference is not None]
-    if all(found):
-        return "of the paired t test, because both have the same seeds"
-    mixed = (
-        "of the paired t test where both have the same seeds and differ by more than a constant, and Welch’s elsewhere"
-    )
-    return mixed if any(found) else "Welch’s"
+    """The test of a table's p values, in words. At least one verdict has a test."""
+    tested = [verdict for verdict in verdicts if verdict.difference is not None]
+    if not any(verdict.paired for verdict in tested):
+        return "Welch’s"
+    if not all(verdict.paired for verdict in tested):
+        return (
+            f"of the paired t test where both share at least {ENOUGH} seeds and differ by more than a constant, and Welch’s "
+            "elsewhere"
+        )
+    if len(tested) < len(verdicts) or any(verdict.left_out for verdict in tested):
+        return "of the paired t test, on the seeds that both have"
+    return "of the paired t test, because both have the same seeds"
 
 
-def _difference_cell(verdict: Verdict) -> Cell:
+def _difference_cell(verdict: Verdict, *, told: bool) -> Cell:
+    """The difference with its interval. `told`: whether the caption says why there is no test."""
     if verdict.difference is None:
         value = verdict.mean - verdict.reference
-        return Cell(shown(value, sign=True), (value, None, None), note=verdict.untested)
+        return Cell(shown(value, sign=True), (value, None, None), note="" if told else verdict.untested)
     value, low, high, _ = verdict.difference
     digits = digits_for(max(abs(verdict.mean), abs(verdict.reference)))
     text = f"{shown(value, digits, sign=True)} ({shown(low, digits)} to {shown(high, digits)})"

@@ -22,7 +22,7 @@ def timing(runs: Cases, *, papers: bool) -> Section | None:
         return None
     every = [fact for facts in found.values() for fact in facts]
     parts = list(dict.fromkeys(part for fact in every for part in fact.timing))
-    told = ["The time of whole runs over all sessions, evaluations included. It depends on the machine and its load."]
+    told = _told_of_evaluations(every)
     if any(fact.cpu_seconds > 0 for fact in every):
         told.append(
             "Processor time is that of the training process in all its threads. It depends little on other programs."
@@ -34,12 +34,29 @@ def timing(runs: Cases, *, papers: bool) -> Section | None:
     return Section("time", "Time", (*told, *(_papers_hours(suites) if papers else [])), blocks)
 
 
+def _told_of_evaluations(facts: Sequence[RunFacts]) -> list[str]:
+    """What the times include. Only `maskrl results` is known to publish times with evaluations."""
+    known = [fact.evaluations_timed for fact in facts]
+    included = "The time of whole runs over all sessions, evaluations included"
+    depends = "It depends on the machine and its load."
+    if all(known):
+        return [f"{included}. {depends}"]
+    return [
+        f"{included} unless the table says “unknown”. {depends}"
+        if any(known)
+        else f"The time of whole runs. {depends}",
+        "Published scores without decisions and updates in every row do not say whether their times include evaluations. Such "
+        "times are not compared with the Baseline’s.",
+    ]
+
+
 def _table(found: Cases, parts: Sequence[str]) -> Table:
     finished = {case: [fact for fact in facts if fact.finished] for case, facts in found.items()}
     seconds = {case: _mean_seconds(facts, parts) for case, facts in found.items()}
     hours = {case: _mean([fact.seconds / 3600 for fact in facts]) for case, facts in finished.items()}
     processor = {case: _mean([fact.cpu_seconds / 3600 for fact in facts]) for case, facts in finished.items()}
-    costs = _costs(processor)
+    unknown = {case for case, facts in found.items() if not all(fact.evaluations_timed for fact in facts)}
+    costs = _costs({case: value for case, value in processor.items() if case not in unknown})
 
     def speed(case: Case) -> Cell:
         timed = [fact for fact in found[case] if fact.frames > 0 and fact.seconds > 0]
@@ -55,6 +72,11 @@ def _table(found: Cases, parts: Sequence[str]) -> Table:
         (Column("runs", ("",)), lambda case: number(len(found[case]), 0)),
         (Column("finished", ("",)), lambda case: number(len(finished[case]), 0)),
     ]
+    if unknown:
+        note = "whether the times include them"
+        fields.append(
+            (Column("evaluations", note=note), lambda case: Cell("unknown" if case in unknown else "included"))
+        )
     if any(fact.seconds > 0 for facts in found.values() for fact in facts):
         fields.append((Column("hours per run", ("",), note=FINISHED), lambda case: number(hours[case], 2)))
         fields.append((Column("frames per second", ("",)), speed))
