@@ -225,9 +225,8 @@ def _unknown(recipe: Recipe) -> _Gap:
     if recipe.profile == "paper":
         return _Gap(recipe.name, f"The paper has no scores {within} for", pilot)
     values = f"with the {recipe.profile} profile's own values"
-    return _Gap(
-        recipe.name, f"Our studies have fewer than {ENOUGH} runs of MLR or its Baseline {values}, {within}, for", pilot
-    )
+    lacking = f"Our studies do not have {ENOUGH} runs of both MLR and its Baseline {values} at the same frames, {within}, for"
+    return _Gap(recipe.name, lacking, pilot)
 
 
 def _unpaired(lines: Sequence[Line], missing: Sequence[str]) -> _Gap:
