@@ -293,12 +293,12 @@ def test_partners_are_found_whatever_the_other_seeds_are() -> None:
     assert verdict.sentence.endswith("; 3 runs without a partner of the same seed left out.")
 
 
-def test_partners_that_differ_by_a_constant_leave_no_run_out() -> None:
+def test_partners_that_differ_by_a_constant_are_compared_by_welchs_test_without_the_others() -> None:
     x, y = [1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0, 9.0]
     (verdict,) = versus(Scores(tuple(both("toy/reach", x, y, at=3000))), "mlr", "baseline").tasks
     assert verdict.difference is not None
-    assert verdict.difference.p == pytest.approx(stats.ttest_ind(x, y, equal_var=False).pvalue)
-    assert (verdict.reference, verdict.paired, verdict.left_out) == (3, False, 0)
+    assert verdict.difference.p == pytest.approx(stats.ttest_ind(x, y[:4], equal_var=False).pvalue)
+    assert (verdict.difference.value, verdict.reference, verdict.paired, verdict.left_out) == (1, 1.5, False, 1)
 
 
 def test_two_runs_of_a_seed_are_no_pair() -> None:

@@ -161,7 +161,7 @@ def versus(
 ) -> Verdicts:
     """Compare the runs of two methods on the tasks that both have. Raises ScoresError for runs of different protocols.
 
-    If they share at least `ENOUGH` seeds of a task, the test is paired, and only runs of these seeds count: runs of a seed share
+    If they share at least `ENOUGH` seeds of a task, only runs of these seeds count, and the test is paired: runs of a seed share
     their warm-up, resets, noise and evaluation starts. `papers`: for MLR and the Baseline with the paper's protocol, also give
     the seeds needed to show the paper's gain.
     """
@@ -179,9 +179,8 @@ def versus(
         gauged = papers and _papers_own(first, second) and len(times) == 1 and not _not_the_papers(of_task)
         runs, pairs = len(x) + len(y), None
         if (partners := _partners(scores.seeds(first, task), scores.seeds(second, task))) is not None:
-            of_x, of_y = x[partners[0]], y[partners[1]]
-            if (pairs := _pairs(of_x - of_y)) is not None:
-                x, y = of_x, of_y
+            x, y = x[partners[0]], y[partners[1]]
+            pairs = _pairs(x - y)
         left_out = runs - len(x) - len(y)
         sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, pairs, left_out))
     return _judge(first, second, sides, problems)
@@ -225,7 +224,7 @@ class _Side:
     label: str
     gauged: bool  # whether the paper's gain of MLR over its Baseline applies to these methods and this protocol
     pairs: Summary | None = None  # differences between runs of the same seed, if the test is paired
-    left_out: int = 0  # runs without a partner of the same seed, if the test is paired
+    left_out: int = 0  # runs without a partner of the same seed, where enough have one
     untestable: str = ""  # why theirs allows no test
     with_paper: bool = False  # whether theirs is the paper's score
 

@@ -161,8 +161,8 @@ def _runs_of_reference(group: Group, method: str, verdicts: Verdicts, *, papers:
     """Task → runs of the Baseline that count, or the paper's seeds; of a mean over tasks the fewest. None: unknown."""
 
     def runs(verdict: Verdict) -> int | None:
-        if not papers:  # of pairs, both have one run
-            return verdict.runs if verdict.paired else len(group.final.values(str(group.reference), verdict.task))
+        if not papers:
+            return verdict.runs if verdict.left_out else len(group.final.values(str(group.reference), verdict.task))
         cell = group.paper(verdict.task, method)
         return cell.seeds if cell else None
 
