@@ -19,6 +19,7 @@ DOCUMENTS = [
     *sorted((ROOT / "studies").glob("*.md")),
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
+REGISTERED = ("how much of its gain can be had for less?",)  # in a study: what was registered stays as it is
 
 
 class Rule(NamedTuple):
@@ -156,6 +157,7 @@ def test_the_documents_are_written_plainly(document: Path):
     problems = [
         f"{document.name}:{number}: {text}\n  instead: {rule.instead}"
         for number, text in sentences(document.read_text(encoding="utf-8"))
+        if not text.endswith(REGISTERED)
         for rule in found(text)
     ]
     assert not problems, "\n".join(problems)

@@ -12,6 +12,7 @@ from statistics import correlation, fmean
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from maskrl import recipes
 from maskrl.analysis.power import seeds_for
@@ -19,6 +20,7 @@ from maskrl.analysis.statistics import Summary
 from maskrl.cost.operations import run_cost
 
 ROOT = Path(__file__).parent.parent
+PAIR = ("mlr", "baseline")
 PAGE = (ROOT / "docs" / "evidence.md").read_text()
 
 
@@ -82,11 +84,17 @@ def of_dmcontrol() -> Iterator[str]:
     ]
     ((mlr,), (baseline,)) = low
     yield f"untrained networks score {level:.0f} on average; one run of MLR ({mlr:.0f}) and one of the Baseline ({baseline:.0f})"
+    near, some = (
+        [abs(score - untrained(study, task)) <= 60 for method in PAIR for score in column(study, task, method, 60_000)]
+        for task in (catch, reacher)
+    )
+    yield f"{sum(near)} of the {len(near)} runs end within 60 points of untrained networks, on reacher-easy {sum(some)}."
     tasks = (catch, reacher, "cartpole-swingup")
     assert 0.3 < max(largest_correlation(study, task, 60_000) for task in tasks) < 0.4
-    yield "no correlation exceeds 0.4"
-    yield "R² does on ball_in_cup-catch (" + going(study, catch, 60_000) + ", which are too few for the table)"
-    yield "but hardly on cartpole-swingup (" + going(study, "cartpole-swingup", 100_000) + ", after 100,000 frames)"
+    yield "No correlation of the cosine or the rank with the score exceeds 0.4, which may be chance."
+    (value, runs), (other, more) = fits(study, catch, 60_000), fits(study, "cartpole-swingup", 100_000)
+    yield f"R² has {value:+.2f} on ball_in_cup-catch (over {runs} runs, too few for the table) and {other:+.2f} on cartpole-swingup"
+    yield f"on cartpole-swingup (over {more} runs, after 100,000 frames)."
     fit = [column(study, "cartpole-swingup", method, 100_000, "r2", "probes") for method in ("mlr", "baseline")]
     assert [len(each) for each in fit] == [4, 4]
     yield f"after 100,000 frames, on cartpole-swingup ({fmean(fit[0]):.2f} and {fmean(fit[1]):.2f}, 4 runs of each)"
@@ -110,17 +118,22 @@ def fits(study: str, task: str, frames: int) -> tuple[float, int]:
     return correlation(*zip(*pairs, strict=True)), len(pairs)
 
 
-def going(study: str, task: str, frames: int) -> str:
-    value, runs = fits(study, task, frames)
-    return f"{value:+.2f} over {runs} runs"
+def chance(runs: int) -> float:
+    """The correlation that as many pairs of independent normal numbers exceed in 5 % of all cases, on either side."""
+    t = float(stats.t.ppf(0.975, runs - 2))
+    return t / (runs - 2 + t**2) ** 0.5
 
 
 def of_the_answers() -> Iterator[str]:
-    rising = (("lite-dmcontrol", "ball_in_cup-catch", 60_000), ("lite-dmcontrol-2", "walker-walk", 30_000))
-    falling = (("lite-balance", "cartpole-balance", 60_000), ("lite-dmcontrol-2", "cartpole-balance", 60_000))
-    assert min(fits(*one)[0] for one in rising) > 0.5
-    assert max(fits(*one)[0] for one in falling) < -0.3
-    yield "R² rises with the score on ball_in_cup-catch and walker-walk, and falls on cartpole-balance."
+    catch, first = (fits("lite-dmcontrol", "ball_in_cup-catch", 60_000), fits("lite-balance", "cartpole-balance", 60_000))
+    walker, second = (
+        fits("lite-dmcontrol-2", task, at) for task, at in (("walker-walk", 30_000), ("cartpole-balance", 60_000))
+    )
+    yield f"the correlation of R² with the score is {catch[0]:+.2f} on ball_in_cup-catch, {walker[0]:+.2f} on walker-walk,"
+    yield f"and {first[0]:+.2f} and {second[0]:+.2f} on cartpole-balance."
+    assert (catch[1], walker[1], second[1]) == (7, 10, 10)
+    yield f"With 10 runs, a correlation between -{chance(10):.2f} and +{chance(10):.2f} may be chance,"
+    yield f"with 7 runs one between -{chance(7):.2f} and +{chance(7):.2f}"
 
 
 def of_balance() -> Iterator[str]:
@@ -145,14 +158,15 @@ def of_the_cost() -> Iterator[str]:
         assert [column(study, task, method, 60_000) for method in ("mlr", "baseline")] == scores
     yield f"their difference of {fmean(scores[0]) - fmean(scores[1]):.0f} is not a new finding"
     fourth = price("lite-cost", task, "mlr objective.every=4", 60_000)
-    assert 1.25 < fourth < 1.27
-    yield f"with the objective in every fourth update it is {fourth:.2f}, too close to tell"
-    before, now = price("lite-balance", task, "mlr", 60_000), price("lite-cost", task, "mlr", 60_000)
-    assert 0.05 < abs(before / now - 1) <= 0.1
-    yield f"MLR took {before:.2f} times the Baseline's processor time, here {now:.2f}: read all prices with an error of a tenth"
+    places = ("lite-cost", "lite-balance", "sb3-cartpole-balance")
+    now, before, beside = (price(study, task, "mlr", 60_000) for study in places)
+    assert 0.1 < beside / now - 1 < 0.14
+    yield f"MLR costs {now:.2f} times the Baseline's here, {before:.2f} in lite-balance and {beside:.2f} beside stable-baselines3."
     few, fewest = (price("lite-clips", task, f"mlr agent.auxiliary.clips={clips}", 60_000) for clips in (4, 2))
-    assert f"{few:.2f}" == f"{fewest:.2f}"
-    yield f"Half or a quarter of the clips cost the same, {few:.2f}:"
+    assert abs(few - fewest) < 0.01
+    yield f"whether {few:.2f} and {fourth:.2f} meet the goal of 1.25 is open"
+    yield f"Half of the clips bring the extra time from {now - 1:.0%}".replace("%", " %")
+    yield f"of the Baseline's down to {few - 1:.0%}, a quarter of them no further.".replace("%", " %")
 
 
 def price(study: str, task: str, method: str, frames: int) -> float:
@@ -170,6 +184,14 @@ def of_companions() -> Iterator[str]:
     rows = table("lite-companions") + table("lite-sb3")
     yield f"All of their {len({(row['method'], row['seed']) for row in rows})} runs are done."
     wide = [span(runs[name]) for name in ("spr", "curl", "drq", "baseline")]
+    narrow = [span(runs[name]) for name in ("mlr", "drqv2", "sb3")]
+    best = max(fmean(values) for values in runs.values())
+    first = column("lite-balance", "cartpole-balance", "baseline", 60_000)
+    every = first + column("lite-dmcontrol-2", "cartpole-balance", "baseline", 60_000)
+    assert (len(first), len(every)) == (6, 11)
+    assert fmean(every) > best
+    yield f"the Baseline has {fmean(first):.0f} over the six seeds of lite-balance, and {fmean(every):.0f} over all eleven"
+    yield f"those of the others by {min(narrow):.0f} to {max(narrow):.0f},"
     means = span([fmean(values) for values in runs.values()])
     yield f"CURL, DrQ and the Baseline differ by {min(wide):.0f} to {max(wide):.0f} points"
     yield f"the means of all seven methods by at most {means:.0f}"
