@@ -125,7 +125,10 @@ def chance(runs: int) -> float:
 
 
 def of_the_answers() -> Iterator[str]:
-    catch, first = (fits("lite-dmcontrol", "ball_in_cup-catch", 60_000), fits("lite-balance", "cartpole-balance", 60_000))
+    catch, first = (
+        fits("lite-dmcontrol", "ball_in_cup-catch", 60_000),
+        fits("lite-balance", "cartpole-balance", 60_000),
+    )
     walker, second = (
         fits("lite-dmcontrol-2", task, at) for task, at in (("walker-walk", 30_000), ("cartpole-balance", 60_000))
     )

@@ -28,7 +28,9 @@ from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import PAIR, expand
 from maskrl.studies.plan import Comparison, Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan
 
-FEW = "Our studies do not have 4 runs of both MLR and its Baseline with the lite profile's own values at the same frames"
+FEW = (
+    "Our studies do not have 4 runs of both MLR and its Baseline with the lite profile's own values at the same frames"
+)
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 
 

@@ -225,7 +225,9 @@ def _unknown(recipe: Recipe) -> _Gap:
     if recipe.profile == "paper":
         return _Gap(recipe.name, f"The paper has no scores {within} for", pilot)
     values = f"with the {recipe.profile} profile's own values"
-    lacking = f"Our studies do not have {ENOUGH} runs of both MLR and its Baseline {values} at the same frames, {within}, for"
+    lacking = (
+        f"Our studies do not have {ENOUGH} runs of both MLR and its Baseline {values} at the same frames, {within}, for"
+    )
     return _Gap(recipe.name, lacking, pilot)
 
 
