@@ -5,7 +5,7 @@
 Hours. Every value is the recipe's: environment, encoder, widths, batch, rates, budget, evaluation. Each score is written to
 OUT/scores.csv when it is known, with what is needed to go on. Run the same command again to continue; it ends with the table.
 `maskrl report OUT/scores.csv` draws the curves. OUT/about.json says how the scores were made: put both files into a folder to
-publish them. Processor seconds are of training; maskrl's own methods count evaluations, too.
+publish them. Seconds count training and evaluations.
 """
 
 import csv
@@ -35,7 +35,7 @@ PEERS = {
     "sb3+mlr": Peer("+ MLR", policy=True, replay=True, objective=True),
 }
 OURS = ("baseline", "mlr")
-COLUMNS = ("method", "task", "seed", "frames", "score", "cpu_seconds")
+COLUMNS = ("method", "task", "seed", "frames", "decisions", "updates", "score", "seconds", "cpu_seconds")
 TAKEN = (  # what `build_peer` reads of a recipe's agent
     *("warmup_decisions", "updates_per_decision", "batch_size", "encoder", "hidden", "discount", "learning_rate"),
     *("temperature", "q_momentum"),
@@ -50,6 +50,7 @@ def scores(out: Path) -> list[dict[str, str]]:
 def write(out: Path, **row: Any) -> None:
     path = out / "scores.csv"
     new = not path.exists()
+    row |= {name: f"{row[name]:.{digits}f}" for name, digits in (("score", 1), ("seconds", 0), ("cpu_seconds", 0))}
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if new:
@@ -101,7 +102,8 @@ def scored(out: Path, method: str, recipe: maskrl.Recipe) -> list[dict[str, str]
 
 def train_peer(out: Path, method: str, recipe: maskrl.Recipe) -> None:
     done = scored(out, method, recipe)
-    frames, spent = (int(done[-1]["frames"]), float(done[-1]["cpu_seconds"])) if done else (0, 0.0)
+    frames = int(done[-1]["frames"]) if done else 0
+    seconds, cpu_seconds = (float(done[-1][name]) if done else 0.0 for name in ("seconds", "cpu_seconds"))
     if frames >= recipe.frames:
         return
     aside, repeat = out / f"{method}-{recipe.seed}", recipe.env.action_repeat
@@ -111,14 +113,16 @@ def train_peer(out: Path, method: str, recipe: maskrl.Recipe) -> None:
         model, callback = load(aside, model, callback, env, recipe.seed + frames)
     while frames < recipe.frames:
         further = min(recipe.evaluation.every, recipe.frames - frames)
+        wall, cpu = time.perf_counter(), time.process_time()
         if model.num_timesteps * repeat <= frames:  # otherwise it was saved, but stopped before it was scored
-            began = time.process_time()
             model.learn(further // repeat, callback=callback, reset_num_timesteps=not frames, log_interval=None)
-            spent += time.process_time() - began  # evaluations are not counted
             save(aside, model, callback)
         frames += further
         score = evaluate(model, recipe)
-        told = {"frames": frames, "score": f"{score:.1f}", "cpu_seconds": f"{spent:.0f}"}
+        seconds += time.perf_counter() - wall
+        cpu_seconds += time.process_time() - cpu
+        counts = {"frames": frames, "decisions": model.num_timesteps, "updates": model._n_updates}
+        told = counts | {"score": score, "seconds": seconds, "cpu_seconds": cpu_seconds}
         write(out, method=method, task=recipe.name, seed=recipe.seed, **told)
     shutil.rmtree(aside)
 
@@ -128,9 +132,8 @@ def train_ours(out: Path, method: str, recipe: maskrl.Recipe) -> None:
         return
     run = maskrl.train(recipe, out / f"{method}-{recipe.seed}")  # it continues by itself
     for record in run.events("evaluation"):
-        told = {"frames": record["frames"], "score": f"{record['score']:.1f}"}
-        told |= {"cpu_seconds": f"{record['cpu_seconds']:.0f}"}
-        write(out, method=method, task=recipe.name, seed=recipe.seed, **told)
+        told = {name: record[name] for name in COLUMNS if name in record}
+        write(out, **told | {"method": method, "task": recipe.name, "seed": recipe.seed})
 
 
 def recipe_of(method: str, name: str, *words: str) -> maskrl.Recipe:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -130,48 +131,50 @@ def test_studies_are_joined_task_by_task(study: Path):
         "Over the 3 comparisons on a task, with 12 pairs of runs together, MLR differs from its Baseline by **+8 points of 1000 "
         "(95 % interval +2 to +15)**."
     )
-    assert "by **+0 points of 1000 (95 % interval +0 to +0)**" in evidence.together(study.with_name("one"), 99_999)
+    assert evidence.together(study.with_name("one"), 99_999) == evidence.NOTHING  # all scores are equal then
+    assert evidence._interval(0.04, 12.4) == "+0.04 to +12"  # above 0, and not "+0 to"
 
 
 def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path):
     lines = ["method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder"]
     for method, values in SCORES["reacher-easy"].items():
         lines += [
-            f"{method},dmcontrol/reacher-easy,{seed},100000,{value / 1000},,{-value},0,,"
+            f"{method},dmcontrol/reacher-easy,{seed},100000,{value / 1000},,{-value},0,,0.5"
             for seed, value in enumerate(values, start=11)
         ]
     (study / "probes.csv").write_text("\n".join(lines))
     rows = evidence.probes(study, 100_000).splitlines()[2:]
     assert rows == [
-        "| reacher-easy | cosine, masked to unmasked | 4 | 0.28 | 0.25 | +1.00 |",
-        "| reacher-easy | effective rank | 4 | -275.00 | -250.00 | -1.00 |",
+        "| reacher-easy | cosine, masked to unmasked | 4 | 0.28 | 0.25 | 4 of 4 | +1.00 |",
+        "| reacher-easy | effective rank | 4 | -275.00 | -250.00 | 0 of 4 | -1.00 |",
+        "| reacher-easy | R², untrained encoder | 4 | 0.50 | 0.50 | – | – |",
     ]
     # A run that was not measured is counted out; a correlation over too few runs, or over cosines of different masks, is left out.
     (study / "probes.csv").write_text("\n".join(lines[:-1]))
-    assert "| reacher-easy | cosine, masked to unmasked | 4 and 3 | 0.28 | 0.20 | – |" in evidence.probes(
-        study, 100_000
-    )
+    shown = evidence.probes(study, 100_000)
+    assert "| reacher-easy | cosine, masked to unmasked | 4 and 3 | 0.28 | 0.20 | 3 of 3 | – |" in shown
     (study / "probes.csv").write_text("\n".join(lines).replace("\nmlr,", "\nmlr objective.mask.ratio=0.5,"))
     (study / "scores.csv").write_text(
         (study / "scores.csv").read_text().replace("\nmlr,", "\nmlr objective.mask.ratio=0.5,")
     )
-    assert [row.rsplit("|", 2)[1] for row in evidence.probes(study, 100_000).splitlines()[2:]] == [" – ", " -1.00 "]
+    ends = [row.rsplit(" | ", 2)[1:] for row in evidence.probes(study, 100_000).splitlines()[2:]]
+    assert ends == [["–", "– |"], ["0 of 4", "-1.00 |"], ["–", "– |"]]
 
 
 def test_a_table_along_training_has_the_means_at_every_evaluation(study: Path):
-    """A time at which a measure is missing leaves it out: r2 comes at the end."""
+    """A run is left out of a measure that it lacks at some evaluation; a measure that all runs lack has no row."""
     lines = ["method,task,seed,frames,encoder_cosine,rank,r2"]
     lines += [
         f"mlr,dmcontrol/reacher-easy,{seed},{20_000 * k},0.{k},{10 * seed},{k // 2 or ''}"
         for k in (1, 2, 3)
         for seed in (1, 2)
     ]
-    (study / "probes.csv").write_text("\n".join(lines))
+    (study / "probes.csv").write_text("\n".join([*lines, "mlr,dmcontrol/reacher-easy,3,20000,,90,", ""]))
     assert evidence.along(study, 40_000).splitlines() == [
         "| task | measure | method | 20,000 | 40,000 |",
         "|:---|:---|:---|---:|---:|",
-        "| reacher-easy | cosine, masked to unmasked | MLR | 0.10 | 0.20 |",
-        "| reacher-easy | effective rank | MLR | 15.00 | 15.00 |",
+        "| reacher-easy | cosine, masked to unmasked (2 of 3 runs) | MLR | 0.10 | 0.20 |",
+        "| reacher-easy | effective rank (2 of 3 runs) | MLR | 15.00 | 15.00 |",
     ]
 
 
@@ -192,6 +195,30 @@ def test_a_table_along_training_has_tasks_of_different_budgets_and_a_changed_mlr
     assert "| cartpole-swingup | linear R² of the state | MLR | 0.10 | 0.20 | – |" in rows
     assert "| reacher-easy | linear R² of the state | Baseline | – | 0.20 | 0.40 |" in rows
     assert len(rows) == 2 + 2 * 2 * 2
+
+
+def test_the_readme_names_the_difference_over_all_studies():
+    told = evidence.together(ROOT / "results" / "lite-dmcontrol+lite-balance+lite-dmcontrol-2", 60_000)
+    value, interval = re.findall(r"by \*\*([+-]\d+) points of 1000 (\(95 % interval [+-]\d+ to [+-]\d+\))", told)[0]
+    assert f"the difference is {value} {interval}." in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_a_control_is_compared_with_every_method_of_another_study(study: Path):
+    """The Baseline is 5, 6, 4 and 5 above it (mean 5, interval 5 ± 3.182 · 0.816 / 2 = 1.3), MLR 15, 26, 34 and 45 (30 ± 20.3)."""
+    assert evidence.control(study.with_name("one+none"), 100_000) == evidence.NO_RUNS
+    _copy(study, "first", keep=lambda row: "swingup" not in row)
+    folder = _copy(study, "second", keep=lambda row: row.startswith("method,"))
+    name, scores = "baseline agent.encoder.linear_init=truncated_normal", enumerate((95, 194, 296, 395), start=11)
+    rows = [f"{name},dmcontrol/reacher-easy,{seed},100000,25000,24000,{score},9,9" for seed, score in scores]
+    (folder / "scores.csv").write_text("\n".join([(folder / "scores.csv").read_text().strip(), *rows, ""]))
+    about = json.loads((study / "about.json").read_text())
+    told = {(one["method"], one["task"]): one for one in about["recipes"]}["baseline", "dmcontrol/reacher-easy"]
+    told["method"], told["recipe"]["agent"]["encoder"]["linear_init"] = name, "truncated_normal"
+    (folder / "about.json").write_text(json.dumps(about | {"recipes": [told]}))
+    assert evidence.control(study.with_name("first+second"), 100_000).splitlines()[2:] == [
+        "| Baseline | 4 | 250 | 245 | +5 | +4 to +6 | 0.0012 | Baseline is above |",
+        "| MLR | 4 | 275 | 245 | +30 | +10 to +50 | 0.018 | MLR is above |",
+    ]
 
 
 def test_methods_stand_below_each_other_seed_by_seed(study: Path):

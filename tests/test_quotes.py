@@ -48,6 +48,20 @@ def differences(study: str, task: str, frames: int) -> list[float]:
     return [mlr - baseline for mlr, baseline in zip(*both, strict=True)]
 
 
+def paired(study: str, at: int | None) -> Iterator[list[list[float]]]:
+    """The scores of MLR and of the Baseline on every task, in the order of the seeds, at a time or at the end."""
+    rows = [row for row in table(study) if at is None or int(row["frames"]) == at]
+    for task in sorted({row["task"] for row in rows}):
+        here = [row for row in rows if row["task"] == task]
+        end = max(int(row["frames"]) for row in here)
+        last = {
+            (row["method"].split()[0], int(row["seed"])): float(row["score"])
+            for row in here
+            if int(row["frames"]) == end
+        }
+        yield [[score for (name, _), score in sorted(last.items()) if name == method] for method in PAIR]
+
+
 def untrained(study: str, task: str) -> float:
     return fmean(score for method in ("mlr", "baseline") for score in column(study, task, method, 0))
 
@@ -56,14 +70,21 @@ def random_play(study: str, task: str) -> float:
     return fmean(score for method in ("mlr", "baseline") for score in column(study, task, method, 0, "random"))
 
 
-def largest_correlation(study: str, task: str, frames: int) -> float:
+def higher(study: str, task: str, frames: int, name: str) -> int:
+    """The number of seeds with which MLR has the higher value."""
+    both = (column(study, task, method, frames, name, "probes") for method in PAIR)
+    return sum(mlr > baseline for mlr, baseline in zip(*both, strict=True))
+
+
+def largest_correlation(study: str, task: str, frames: int, *, signed: bool = False) -> float:
     """Of the cosine and the rank with the score, over the runs of both methods."""
     scores = [score for method in ("mlr", "baseline") for score in column(study, task, method, frames)]
     measures = [
         [value for method in ("mlr", "baseline") for value in column(study, task, method, frames, name, "probes")]
         for name in ("encoder_cosine", "rank")
     ]
-    return max(abs(correlation(values, scores)) for values in measures)
+    found = [correlation(values, scores) for values in measures]
+    return max(found if signed else map(abs, found))
 
 
 def span(values: Sequence[float]) -> float:
@@ -150,7 +171,22 @@ def of_balance() -> Iterator[str]:
     assert min(earlier) > 0
     yield "Three earlier seeds, in the study with stable-baselines3 below, favoured MLR"
     assert {len(column("lite-balance", "cartpole-balance", method, 60_000)) for method in ("mlr", "baseline")} == {6}
-    yield "`maskrl probe RUN`), mean of six seeds."
+    yield "What the encoder represents at the end, mean of six seeds."
+    cosine, fit = (higher("lite-balance", "cartpole-balance", 60_000, name) for name in ("encoder_cosine", "r2"))
+    yield f"have more similar latent states in {cosine} of 6 pairs of runs, and R² is higher in {fit} of 6."
+    task, frames = "cartpole-balance", 60_000
+    assert (
+        max(largest_correlation("lite-balance", task, frames, signed=True), fits("lite-balance", task, frames)[0]) < 0
+    )
+    yield "None of the three measures rises with the score here."
+
+
+def of_the_first_weights() -> Iterator[str]:
+    name, task = "baseline agent.encoder.linear_init=truncated_normal", "cartpole-balance"
+    control = fmean(column("lite-first-weights", task, name, 60_000))
+    mlr, baseline = (fmean(column("lite-balance", task, method, 60_000)) for method in PAIR)
+    told = f"{mlr - control:.0f} for the objective, {control - baseline:.0f} for the first weights."
+    yield f"The difference of {mlr - baseline:.0f} in lite-balance is the sum of two: {told}"
 
 
 def of_the_cost() -> Iterator[str]:
@@ -165,6 +201,8 @@ def of_the_cost() -> Iterator[str]:
     now, before, beside = (price(study, task, "mlr", 60_000) for study in places)
     assert 0.1 < beside / now - 1 < 0.14
     yield f"MLR costs {now:.2f} times the Baseline's here, {before:.2f} in lite-balance and {beside:.2f} beside stable-baselines3."
+    # tests/studies/test_registered.py computes these from the commit:
+    yield "(commit `cee92f6`), the objective in every fourth update cost 1.23 times the Baseline's, lite's MLR 1.45 times."
     few, fewest = (price("lite-clips", task, f"mlr agent.auxiliary.clips={clips}", 60_000) for clips in (4, 2))
     assert abs(few - fewest) < 0.01
     yield f"whether {few:.2f} and {fourth:.2f} meet the goal of 1.25 is open"
@@ -209,7 +247,13 @@ def of_companions() -> Iterator[str]:
 def of_the_second_round() -> Iterator[str]:
     first = fmean(column("lite-dmcontrol", "reacher-easy", "baseline", 60_000))
     best = max(column("lite-dmcontrol-2", "walker-walk", "baseline", 30_000))
-    yield f"it had a mean of {first:.0f} on reacher-easy in the first study, and 257 on walker-walk in one pilot."
+    yield f"a mean of {first:.0f} on reacher-easy in the first study, and 257 on walker-walk in one pilot."
+    study, task = "lite-dmcontrol-2", "cartpole-balance"
+    early = "mlr agent.auxiliary.learning_rate=0.001 agent.auxiliary.warmup_updates=300 objective.mask.cube=4,16,16"
+    for frames in (20_000, 40_000, 60_000):
+        mlr, baseline = (fmean(column(study, task, name, frames, "r2", "probes")) for name in (early, "baseline"))
+        assert mlr > baseline
+    yield "MLR's mean R² is slightly higher on cartpole-balance at every evaluation"
     yield f"its best run on walker-walk has {best:.0f}."
 
 
@@ -287,6 +331,10 @@ def of_trials() -> Iterator[str]:
 def of_the_limits() -> Iterator[str]:
     cost = run_cost(recipes.find("dmcontrol/cheetah-run", "paper"))
     yield f"one MLR update takes {cost.update.flops / 1e12:.1f} TFLOP there, and a run has {cost.updates:,} of them."
+    studies = (("lite-dmcontrol", 60_000), ("lite-balance", 60_000), ("lite-dmcontrol-2", None))
+    alike = [correlation(*sides) for study, at in studies for sides in paired(study, at)]
+    told = f"by {min(alike):+.2f} to {max(alike):+.2f}, {fmean(alike):.2f} on average."
+    yield f"over the {len(alike)} comparisons on DMControl, the scores of runs with the same seed correlate {told}"
     games = {row["task"] for row in table("lite-atari")} | {"assault"}
     yield f"The first runs after {max(int(row['frames']) for row in table('first-run')):,} frames"
     runs = {
@@ -310,14 +358,17 @@ def of_road_runner() -> Iterator[str]:
         if row["frames"] == "40000":
             ends.setdefault(row["method"], []).append(float(row["score"]))
             above[row["method"]] = above.get(row["method"], 0) + (float(row["score"]) > random[row["seed"]])
-    without = " agent.epsilon=0.0 agent.epsilon_decisions=0"
     assert {method: len(scores) for method, scores in ends.items()} == dict.fromkeys(above, 4)
-    assert (above["mlr"], above[f"mlr{without}"], above[f"baseline{without}"]) == (3, 4, 2)
-    yield "With the lite profile, three of four seeds of MLR end above random actions; without random actions"
-    yield "all four of MLR and two of four of the Baseline"
-    assert above["mlr agent.learning_rate=0.0001"] == 4
-    assert ends["mlr"] == [2810, 990, 0, 1095]
-    yield "have the scores that the plan quotes"
+    changes = ("", " agent.epsilon=0.0 agent.epsilon_decisions=0", " agent.learning_rate=0.0001")
+    heads = above["mlr objective.projection=mlp objective.momentum=0.95"]
+    yield (
+        "| MLR | "
+        + " | ".join(f"{count} of 4" for count in (*(above[f"mlr{change}"] for change in changes), heads))
+        + " |"
+    )
+    yield "| Baseline | " + " | ".join(f"{above[f'baseline{change}']} of 4" for change in changes) + " | |"
+    assert (ends["mlr"], ends["baseline"]) == ([2810, 990, 0, 1095], [0, 3620, 900, 960])
+    yield "The eight runs that the plan quotes have the same scores again."
     assert {row["decisions"] for row in rows} == {"0", "5000", "10000"}
     yield "Scores after 5,000 and 10,000 decisions"
     runs: dict[tuple[str, str], list[float]] = {}
@@ -326,13 +377,16 @@ def of_road_runner() -> Iterator[str]:
             runs.setdefault((row["method"], row["seed"]), []).append(float(row["score"]))
     stuck = sum(all(900 <= score <= 1100 for score in scores) for scores in runs.values())
     yield f"{stuck} of the {len(runs)} runs score 900 to 1100 at both times"
-    yield f"{sum(map(len, ends.values()))} of the 28 runs are done"
+    last = [scores[-1] for scores in runs.values()]
+    yield f"and {last.count(0)} end at 0. Only {sum(score > 1100 for score in last)} runs end above 1100."
+    yield f"All of its {sum(map(len, ends.values()))} runs are done."
 
 
 QUOTES = (
     of_the_answers,
     of_dmcontrol,
     of_balance,
+    of_the_first_weights,
     of_the_cost,
     of_companions,
     of_the_second_round,
@@ -362,6 +416,7 @@ PLANS = {
     "In short": (),
     "DMControl at lite size": ("lite-dmcontrol",),
     "cartpole-balance at lite size": ("lite-balance",),
+    "First weights": ("lite-first-weights",),
     "What the objective costs": ("lite-cost", "lite-clips"),
     "Other methods at lite size": ("lite-companions", "lite-sb3"),
     "DMControl at lite size, second round": ("lite-dmcontrol-2",),
@@ -371,6 +426,21 @@ PLANS = {
     "cartpole-balance, beside stable-baselines3": (),
     "What is not shown": (),
 }
+
+
+DONE = re.compile(r"All of (?:its|their) (\d+) runs are done|All runs of both are done, (\d+) each")
+
+
+@pytest.mark.parametrize(("heading", "plans"), PLANS.items())
+def test_the_runs_that_are_said_to_be_done_are_published(heading: str, plans: Sequence[str]):
+    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    found = DONE.findall(plain(section))
+    assert len(found) == (1 if plans and heading != "Assault, through Gymnasium" else 0)
+    runs = [len({(row["method"], row["task"], row["seed"]) for row in table(plan)}) for plan in plans]
+    for together, each in found:
+        assert sum(runs) == int(together) if together else set(runs) == {int(each)}
+
+
 BLOCKS = re.compile(r"<!-- evidence: .*?<!-- end -->", re.DOTALL)
 ASIDE = re.compile(r"`[^`]*`|\]\([^)]*\)")
 NUMBER = re.compile(r"(?<![\w.-])[-+]?\d[\d,]*(?:\.\d+)?")

@@ -97,13 +97,18 @@ def table(study: Path, at: Time) -> str:
     return "\n".join(lines)
 
 
-def _row(verdict: Verdict) -> str:
+def _row(verdict: Verdict, name: str = "MLR") -> str:
     scores = f"{verdict.mean:.0f} | {verdict.reference:.0f}"
     if verdict.difference is None:
         return f"{scores} | {round(verdict.mean - verdict.reference):+d} | – | – | {verdict.untested}"
     value, low, high, p = verdict.difference
-    words = {"above": "MLR is above", "below": "MLR is below"}.get(verdict.outcome, "no difference shows")
-    return f"{scores} | {value:+.0f} | {low:+.0f} to {high:+.0f} | {p:.2g} | {words}"
+    words = {"above": f"{name} is above", "below": f"{name} is below"}.get(verdict.outcome, "no difference shows")
+    return f"{scores} | {value:+.0f} | {_interval(low, high)} | {p:.2g} | {words}"
+
+
+def _interval(low: float, high: float) -> str:
+    """The ends of an interval. An end that is not 0 is not printed as 0, so that the verdict can be seen."""
+    return " to ".join(f"{end:+.0f}" if abs(end) >= 0.5 else f"{end:+.1g}" for end in (low, high))
 
 
 def answers(study: Path, _: Time) -> str:
@@ -356,7 +361,7 @@ def sentence(study: Path, at: Time) -> str:
     if verdict.difference is None:
         return f"{start}, MLR scores {verdict.mean:.0f} and its Baseline {verdict.reference:.0f}: {verdict.untested}. {price}"
     value, low, high, _ = verdict.difference
-    points = f"**{value:+.0f} points of 1000 (95 % interval {low:+.0f} to {high:+.0f})**"
+    points = f"**{value:+.0f} points of 1000 (95 % interval {_interval(low, high)})**"
     return f"{start}, MLR differs from its Baseline by {points}. {price}"
 
 
@@ -372,14 +377,14 @@ def together(study: Path, most: int) -> str:
             seeds = {seed for method, of, seed in last if (method, of) == (mlr, task)}
             seeds &= {seed for method, of, seed in last if (method, of) == (baseline, task)}
             found = [last[mlr, task, seed] - last[baseline, task, seed] for seed in sorted(seeds)]
-            if len(found) >= ENOUGH:
-                groups.append(Summary.of(found))
+            if len(found) >= ENOUGH and (differences := Summary.of(found)).std:  # without a spread there is no test
+                groups.append(differences)
                 pairs += len(found)
     if len(groups) < 2:
         return NOTHING
     value, low, high, _ = welch(groups, [ZERO] * len(groups))
     start = f"Over the {len(groups)} comparisons on a task, with {pairs} pairs of runs together"
-    return f"{start}, MLR differs from its Baseline by **{value:+.0f} points of 1000 (95 % interval {low:+.0f} to {high:+.0f})**."
+    return f"{start}, MLR differs from its Baseline by **{value:+.0f} points of 1000 (95 % interval {_interval(low, high)})**."
 
 
 def _last(curve: Sequence[tuple[int, float]], most: int) -> float:
@@ -388,7 +393,7 @@ def _last(curve: Sequence[tuple[int, float]], most: int) -> float:
 
 def needed(study: Path, at: Time) -> str:
     """One sentence: the seeds that would show a difference of the size that was found."""
-    scores = Scores.read(study).at(at)
+    scores = pairs(Scores.read(study)).at(at)
     sides = [[Summary.of(scores.values(method, task)) for task in scores.tasks] for method in arms(scores)]
     seeds = seeds_for(sides[0], sides[1])
     if seeds is None:
@@ -398,6 +403,7 @@ def needed(study: Path, at: Time) -> str:
 
 
 MEASURES = {"encoder_cosine": "cosine, masked to unmasked", "rank": "effective rank", "r2": "linear R² of the state"}
+FLOOR = {"r2_random_encoder": "R², untrained encoder"}
 
 
 def probes(study: Path, at: Time) -> str:
@@ -407,28 +413,33 @@ def probes(study: Path, at: Time) -> str:
     known = {(run.method, run.task, run.seed): run.curve[0][1] for run in scores.runs}
     own_masks = any(change.startswith("objective.mask") for method in scores.methods for change in method.split())
     lines = [
-        "| task | measure | runs | MLR | Baseline | correlation with the score, over runs |",
-        "|:---|:---|:---|---:|---:|---:|",
+        "| task | measure | runs | MLR | Baseline | MLR higher | correlation with the score |",
+        "|:---|:---|:---|---:|---:|---:|---:|",
     ]
     for task in scores.tasks:
-        for name, label in MEASURES.items():
+        for name, label in (MEASURES | FLOOR).items():
             of_task = [row for row in rows if row["task"] == task and row[name]]
-            by_method = [[float(row[name]) for row in of_task if row["method"] == method] for method in arms(scores)]
-            if not all(by_method):
+            mlr, baseline = (
+                {row["seed"]: float(row[name]) for row in of_task if row["method"] == method} for method in arms(scores)
+            )
+            if not (mlr and baseline):
                 continue
             pairs = [(float(row[name]), known[row["method"], task, int(row["seed"])]) for row in of_task]
-            means = " | ".join(f"{fmean(values):.2f}" for values in by_method)
-            pooled = len(pairs) >= 2 * ENOUGH and not (own_masks and name == "encoder_cosine")  # of other masks
+            means = " | ".join(f"{fmean(values.values()):.2f}" for values in (mlr, baseline))
+            same = name in MEASURES and not (own_masks and name == "encoder_cosine")  # both methods have the same masks
+            both = mlr.keys() & baseline.keys()
+            higher = f"{sum(mlr[seed] > baseline[seed] for seed in both)} of {len(both)}" if same else "–"
+            pooled = same and len(pairs) >= 2 * ENOUGH
             together = f"{correlation(*zip(*pairs, strict=True)):+.2f}" if pooled else "–"
-            runs = " and ".join(dict.fromkeys(str(len(values)) for values in by_method))
-            lines.append(f"| {_short(task)} | {label} | {runs} | {means} | {together} |")
+            runs = " and ".join(dict.fromkeys(str(len(values)) for values in (mlr, baseline)))
+            lines.append(f"| {_short(task)} | {label} | {runs} | {means} | {higher} | {together} |")
     return "\n".join(lines)
 
 
 def along(study: Path, at: Time) -> str:
     """What the encoder represents in the course of training, up to this time: the mean over seeds.
 
-    A measure is left out where it is missing at an evaluation of the task.
+    Runs that were not measured at every evaluation are left out, and the rest is counted.
     """
     with (study / "probes.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if at is None or int(row["frames"]) <= at]
@@ -440,11 +451,32 @@ def along(study: Path, at: Time) -> str:
         own = sorted({int(row["frames"]) for row in here})
         for name, label in MEASURES.items():
             for method in arms(Scores.read(study)):
-                known = [row for row in here if row["method"] == method and row[name]]
-                values = {frames: [float(row[name]) for row in known if int(row["frames"]) == frames] for frames in own}
-                if all(values.values()):
-                    cells = " | ".join(f"{fmean(values[frames]):.2f}" if frames in values else "–" for frames in times)
-                    lines.append(f"| {_short(task)} | {label} | {_name(method)} | {cells} |")
+                runs: dict[str, dict[int, float]] = {}
+                for row in (row for row in here if row["method"] == method):
+                    found = runs.setdefault(row["seed"], {})
+                    found |= {int(row["frames"]): float(row[name])} if row[name] else {}
+                whole = [values for values in runs.values() if len(values) == len(own)]
+                if not whole:
+                    continue
+                told = label if len(whole) == len(runs) else f"{label} ({len(whole)} of {len(runs)} runs)"
+                means = {frames: f"{fmean(values[frames] for values in whole):.2f}" for frames in own}
+                cells = " | ".join(means.get(frames, "–") for frames in times)
+                lines.append(f"| {_short(task)} | {told} | {_name(method)} | {cells} |")
+    return "\n".join(lines)
+
+
+def control(study: Path, at: int) -> str:
+    """On an only task, every method of a study against the control, the only method of another (a+b)."""
+    if not (study.parent / study.name.rpartition("+")[2] / "scores.csv").exists():
+        return NO_RUNS
+    scores = joined(study)
+    (reference,) = Scores.read(_parts(study)[-1]).methods
+    lines = ["| | seeds | score | control | difference | 95 % interval | p | verdict |"]
+    lines += ["|:---|---:|---:|---:|---:|---:|---:|:---|"]
+    for method in (one for one in scores.methods if one != reference):
+        both = scores.where(lambda run, method=method: run.method in (method, reference))
+        (verdict,) = versus(both, method, reference, at=at, papers=False).tasks
+        lines.append(f"| {_variant(method)} | {verdict.runs} | {_row(verdict, _name(method))} |")
     return "\n".join(lines)
 
 
@@ -470,7 +502,7 @@ def frontier(study: Path, at: int) -> str:
         told = verdict.untested or "no difference shows"
         value, interval = verdict.mean - verdict.reference, "–"
         if verdict.difference is not None:
-            interval = f"{verdict.difference.low:+.0f} to {verdict.difference.high:+.0f}"
+            interval = _interval(verdict.difference.low, verdict.difference.high)
             told = {"above": "above the Baseline", "below": "below the Baseline"}.get(verdict.outcome, told)
         lines.append(
             f"{start} {verdict.runs} | {price[method]:.2f} × | {verdict.mean:.0f} | {value:+.0f} | {interval} | {told} |"
@@ -657,6 +689,7 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "probes": probes,
     "along": along,
     "frontier": frontier,
+    "control": control,
 }
 
 

@@ -1,5 +1,6 @@
 """The examples for other people's agents run as they are, only shorter."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -61,8 +62,15 @@ def test_the_study_writes_every_score_at_once_and_goes_on_after_a_kill(tmp_path:
         begun.kill()
     printed = run("sb3_study.py", *words, cwd=tmp_path)
     assert printed.count("frames 640") == 1
-    rows = [row.split(",")[:4] for row in (out / "scores.csv").read_text().splitlines()[1:]]
-    assert rows == [["sb3+mlr", "dmcontrol/cartpole-swingup", "1", frames] for frames in ("320", "640")]
+    head, *rows = csv.reader((out / "scores.csv").read_text().splitlines())
+    assert head[:6] == ["method", "task", "seed", "frames", "decisions", "updates"]
+    told = ["sb3+mlr", "dmcontrol/cartpole-swingup", "1"]
+    assert [row[:6] for row in rows] == [
+        [*told, "320", "40", "20"],
+        [*told, "640", "80", "60"],
+    ]  # 20 decisions of warm-up
+    first, last = ([float(row[head.index(name)]) for name in ("seconds", "cpu_seconds")] for row in rows)
+    assert all(0 < before <= after for before, after in zip(first, last, strict=True))
     assert run("sb3_study.py", *words, cwd=tmp_path).count("\n") == 1  # the table alone: nothing is trained again
     about = json.loads((out / "about.json").read_text())
     assert about["commands"] == [" ".join(["python examples/sb3_study.py OUT", *words[1:]])]
