@@ -287,17 +287,15 @@ def test_a_plan_of_lite_runs_never_goes_by_the_papers_scores(monkeypatch: pytest
     assert gap.startswith(f"{FEW}, within 10,000 frames, for dmcontrol/reacher-easy: ")
 
 
-def test_a_task_with_scores_of_one_method_is_not_said_to_have_none(monkeypatch: pytest.MonkeyPatch):
-    task, times = "dmcontrol/walker-walk", {"mlr": (20_000, 40_000), "baseline": (20_000, 60_000)}
-    rows = [
-        MeasuredScore("a-study", task, "lite", at, method, at / 1000, 5.0, 5) for method in PAIR for at in times[method]
-    ]
-    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(row for row in rows if row.method == "baseline"))
-    assert said(lite(task)) == [
-        f"{FEW}, within 100,000 frames, for dmcontrol/walker-walk: run a pilot of both methods, with 4 seeds or more."
-    ]
-    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))  # both have scores at 20,000 frames
-    assert compare(lite(task)).sources == ("study a-study (5 seeds) at 20,000 of 100,000 frames",)
+def test_the_known_scores_of_both_methods_are_of_one_study():
+    """Of every task, profile and frames."""
+    found: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
+    for score in measured.measured_scores():
+        found.setdefault((score.task, score.profile, score.frames), []).append((score.method, score.study))
+    assert found
+    for rows in found.values():
+        assert sorted(method for method, _ in rows) == sorted(PAIR)
+        assert len({study for _, study in rows}) == 1
 
 
 def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.MonkeyPatch):

@@ -249,15 +249,11 @@ Known = tuple[str, Summary, Summary]  # source, MLR, and its Baseline
 
 
 def _measured(recipe: Recipe) -> Known | None:
-    """Scores of our own runs with this profile: the latest within the budget that both methods have."""
-    within = recipe.frames
-    while True:
-        mlr, baseline = (measured(recipe.name, recipe.profile, within, method) for method in PAIR)
-        if mlr is None or baseline is None:
-            return None
-        if mlr.frames == baseline.frames:
-            break
-        within = min(mlr.frames, baseline.frames)
+    """The latest scores within the budget of our own runs with this profile."""
+    scores = measured(recipe.name, recipe.profile, recipe.frames)
+    if not scores:
+        return None
+    mlr, baseline = (scores[method] for method in PAIR)
     a, b = (Summary(score.mean, score.std, score.seeds) for score in (mlr, baseline))
     return _source(f"study {mlr.study}", a, b, mlr.frames, recipe.frames, "frames"), a, b
 
