@@ -28,9 +28,7 @@ from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import PAIR, expand
 from maskrl.studies.plan import Comparison, Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan
 
-FEW = (
-    "Our studies do not have 4 runs of both MLR and its Baseline with the lite profile's own values at the same frames"
-)
+FEW = "No study of ours compares 4 runs of MLR and of its Baseline, with the lite profile's own values and within"
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 
 
@@ -148,14 +146,14 @@ def test_the_totals_of_a_plan():
     lines = (made_up(seeds=3), made_up(method="baseline", seeds=2, update=0.1))
     lighter = replace(lines[1].cost, memory=5)
     lines = (lines[0], replace(lines[1], cost=lighter))
-    plan = Plan(lines, workers=2, comparison=compare(lines), notes=())
+    made = Plan(lines, workers=2, comparison=compare(lines), notes=())
     a, b = (line.seconds for line in lines)
-    assert plan.runs == 5
-    assert plan.seconds == pytest.approx(3 * a + 2 * b)
-    assert plan.elapsed == pytest.approx(max(2 * a, a + 2 * b))
-    assert plan.memory == 2 * lines[0].cost.memory
-    assert plan.disk == 5 * 30
-    assert plan.flops == 5 * lines[0].flops
+    assert made.runs == 5
+    assert made.seconds == pytest.approx(3 * a + 2 * b)
+    assert made.elapsed == pytest.approx(max(2 * a, a + 2 * b))
+    assert made.memory == 2 * lines[0].cost.memory
+    assert made.disk == 5 * 30
+    assert made.flops == 5 * lines[0].flops
 
 
 def test_a_plan_says_what_the_papers_differences_need():
@@ -194,7 +192,7 @@ def test_what_the_plan_does_not_have_is_not_compared():
 def test_a_plan_of_a_toy_or_of_an_own_environment_needs_a_pilot():
     pilot = "run a pilot of both methods, with 4 seeds or more."
     toy = [made_up("toy/reach", method, profile="lite") for method in PAIR]
-    assert said(toy) == [f"{FEW}, within 3,000 frames, for toy/reach: {pilot}"]
+    assert said(toy) == [f"{FEW} 3,000 frames, on toy/reach: {pilot}"]
     gym = [replace(line, recipe=replace(line.recipe, name="gym/ALE/Assault-v5")) for line in toy]
     assert said(gym) == [f"No scores are kept for your own environments, such as gym/ALE/Assault-v5: {pilot}"]
 
@@ -281,10 +279,10 @@ def test_a_plan_of_lite_runs_never_goes_by_the_papers_scores(monkeypatch: pytest
     known(monkeypatch, ("dmcontrol/reacher-easy", 20_000, 400, 300))
     as_long_as_the_papers = [with_frames(line, 400_000) for line in lite("atari/assault")]
     assert said(as_long_as_the_papers) == [
-        f"{FEW}, within 400,000 frames, for atari/assault: run a pilot of both methods, with 4 seeds or more."
+        f"{FEW} 400,000 frames, on atari/assault: run a pilot of both methods, with 4 seeds or more."
     ]
     (gap,) = said([with_frames(line, 10_000) for line in lite("dmcontrol/reacher-easy")])
-    assert gap.startswith(f"{FEW}, within 10,000 frames, for dmcontrol/reacher-easy: ")
+    assert gap.startswith(f"{FEW} 10,000 frames, on dmcontrol/reacher-easy: ")
 
 
 def test_the_known_scores_of_both_methods_are_of_one_study():
@@ -298,19 +296,35 @@ def test_the_known_scores_of_both_methods_are_of_one_study():
         assert len({study for _, study in rows}) == 1
 
 
+def test_games_are_planned_in_the_unit_of_their_budget(monkeypatch: pytest.MonkeyPatch):
+    """Decisions, four frames each, unless the budget is in frames; with the paper's scores, too."""
+    known(monkeypatch, ("atari/pong", 20_000, 4, 3))
+    assert compare(lite("atari/pong")).sources == ("study a-study (5 seeds) at 5,000 of 10,000 decisions",)
+    in_frames = [with_frames(line, 20_000) for line in lite("atari/pong")]
+    assert compare(in_frames).sources == ("study a-study (5 seeds) at 20,000 frames",)
+    (gap,) = said(lite("atari/assault"))
+    assert gap.startswith(f"{FEW} 10,000 decisions, on atari/assault: ")
+    papers_own = [made_up("atari/pong", method) for method in PAIR]
+    (gap,) = said([replace(line, recipe=replace(line.recipe, budget=Budget(decisions=9000))) for line in papers_own])
+    assert gap.startswith("The paper has no scores within 9,000 decisions for atari/pong: ")
+    (source,) = compare([with_frames(line, 500_000) for line in papers_own]).sources
+    assert source == "the paper (3 seeds) at 400,000 of 500,000 frames"
+
+
 def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.MonkeyPatch):
     known(monkeypatch, ("dmcontrol/reacher-easy", 60_000, 400, 300), ("dmcontrol/walker-walk", 100_000, 320, 300))
     comparison = compare(lite(*(f"dmcontrol/{task}" for task in TASKS)))
     assert comparison.overall is not None
     assert comparison.overall.tasks == ("dmcontrol/reacher-easy", "dmcontrol/walker-walk")
     assert (comparison.overall.difference, comparison.planned) == (60, 6)
+    assert [question.early for question in (*comparison.tasks, comparison.overall)] == [True, False, True]
     assert comparison.sources == (
         "study a-study (5 seeds) at 60,000 of 100,000 frames",
         "study a-study (5 seeds) at 100,000 frames",
     )
     without = "dmcontrol/finger-spin, dmcontrol/cartpole-swingup, dmcontrol/cheetah-run, dmcontrol/ball_in_cup-catch"
     assert comparison.gaps == (
-        f"{FEW}, within 100,000 frames, for {without}: run a pilot of both methods, with 4 seeds or more.",
+        f"{FEW} 100,000 frames, on {without}: run a pilot of both methods, with 4 seeds or more.",
     )
 
 
@@ -508,9 +522,12 @@ def test_a_mean_says_of_how_many_planned_tasks_it_is(
     out = printed(lite(*(f"dmcontrol/{task}" for task in TASKS)), capsys)
     assert "\nmean of 2 of 6 tasks " in out
     assert "study a-study (5 seeds) at 60,000 of 100,000 frames\n" in out
-    assert "Scores at fewer frames than planned are the latest that are known." in out
-    assert f"\n  - {FEW}, within 100,000 frames, for dmcontrol/finger-spin, " in out
-    assert "fewer frames" not in printed(lite("dmcontrol/walker-walk"), capsys)
+    legend = "\nat … of …: the latest known scores are from before the end of the planned runs.\n"
+    assert legend in out
+    assert f"\n  - {FEW} 100,000 frames, on dmcontrol/finger-spin, " in out
+    whole = printed(lite("dmcontrol/walker-walk"), capsys)
+    assert "study a-study (5 seeds) at 100,000 frames\n" in whole
+    assert "at … of …" not in whole
 
 
 def test_the_mean_over_games_is_called_human_normalised(capsys: pytest.CaptureFixture[str]):
@@ -547,13 +564,13 @@ def test_a_plan_of_the_papers_tasks_starts_as_it_was_planned(capsys: pytest.Capt
 @pytest.mark.slow
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]):
     assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--json") == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert (plan["runs"], len(plan["lines"])) == (4, 2)
-    assert (plan["statistics"]["tasks"], plan["statistics"]["overall"]) == ([], None)
-    assert plan["statistics"]["gaps"][0].endswith(" for toy/reach: run a pilot.")
-    mlr = plan["lines"][0]
+    made = json.loads(capsys.readouterr().out)
+    assert (made["runs"], len(made["lines"])) == (4, 2)
+    assert (made["statistics"]["tasks"], made["statistics"]["overall"]) == ([], None)
+    assert made["statistics"]["gaps"][0].endswith(" for toy/reach: run a pilot.")
+    mlr = made["lines"][0]
     assert mlr["flops_per_update"] == pytest.approx(sum(mlr["flops_by_phase"].values()))
-    assert plan["work_hours"] == pytest.approx(sum(line["seeds"] * line["hours"] for line in plan["lines"]))
+    assert made["work_hours"] == pytest.approx(sum(line["seeds"] * line["hours"] for line in made["lines"]))
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def _show_comparison(comparison: "Comparison") -> None:
             "hours for these: runs of both methods, one after another."
             + (" –: MLR is not above its Baseline." if any(question.needed is None for question in questions) else ""),
         ]
-        if any(" of " in question.source.rpartition(" at ")[2] for question in questions):
-            legend.append("Scores at fewer frames than planned are the latest that are known.")
+        if any(question.early for question in questions):
+            legend.append("at … of …: the latest known scores are from before the end of the planned runs.")
         out.print("\n".join(legend), style="dim")
     else:
         print("The power to tell MLR from its Baseline is unknown:")
