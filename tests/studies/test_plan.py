@@ -16,7 +16,7 @@ from maskrl import cli, recipes
 from maskrl.agents.base import Spaces
 from maskrl.analysis.power import power, seeds_for, t_beyond
 from maskrl.analysis.statistics import Summary, effect_size, seeds_needed
-from maskrl.cli.plan import _show
+from maskrl.cli.plan import _as_dict, _show
 from maskrl.cost import timing
 from maskrl.cost.forecast import Takes
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
@@ -309,6 +309,32 @@ def test_games_are_planned_in_the_unit_of_their_budget(monkeypatch: pytest.Monke
     assert gap.startswith("The paper has no scores within 9,000 decisions for atari/pong: ")
     (source,) = compare([with_frames(line, 500_000) for line in papers_own]).sources
     assert source == "the paper (3 seeds) at 400,000 of 500,000 frames"
+
+
+def test_scores_that_do_not_vary_have_no_power(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """MLR scores 0.9 with every seed, and so does the Baseline 0.8 on one of two tasks."""
+    reacher, walker = "dmcontrol/reacher-easy", "dmcontrol/walker-walk"
+    rows = [
+        MeasuredScore("a-study", task, "lite", 100_000, method, mean, std, 5)
+        for task, spread in ((reacher, 0.0), (walker, 0.1))
+        for method, mean, std in (("mlr", 0.9, 0.0), ("baseline", 0.8, spread))
+    ]
+    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))
+    comparison = compare(lite(reacher, walker))
+    same, other = comparison.tasks
+    assert same.difference == pytest.approx(0.1)
+    assert (same.effect, same.power, same.needed, same.seconds) == (None, None, None, None)
+    assert other.effect == pytest.approx(0.1 / math.sqrt(0.1**2 / 2))  # √2
+    assert comparison.overall is not None
+    assert comparison.overall.effect == pytest.approx(0.2 / math.sqrt(0.1**2 / 2))  # the mean is over both
+    why = "Without a spread there is no power: all seeds of a method score the same in study a-study (5 seeds) at 100,000 frames"
+    assert comparison.gaps == (f"{why}, on {reacher}.",)
+    out = printed(lite(reacher), capsys)
+    (row,) = (line.split() for line in out.splitlines() if "a-study (5 seeds)" in line and "+0.1" in line)
+    assert row[1:7] == ["+0.100", "–", "4", "–", "–", "–"]
+    assert f"\n  - {why}, on {reacher}.\n" in out
+    assert "–: " not in out  # neither too few seeds nor MLR below its Baseline
+    json.dumps(_as_dict(Plan(tuple(lite(reacher)), 2, compare(lite(reacher)), ()), ""), allow_nan=False)
 
 
 def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.MonkeyPatch):

@@ -128,10 +128,10 @@ class Question:
     early: bool  # the known scores are from before the end of the planned budget
     difference: float  # of the means
     unit: str  # of the difference: "points", or "human-normalised" for the mean over games
-    effect: float  # in standard deviations, see `effect_size`
+    effect: float | None  # in standard deviations, see `effect_size`; None: no score varies
     seeds: int  # planned per method, the fewest of any task
-    power: float | None  # the probability to find the difference with these seeds; None: too few for a test
-    needed: int | None  # seeds for a power of 80 %; None: MLR is not above
+    power: float | None  # the probability to find the difference with these seeds; None: too few, or no score varies
+    needed: int | None  # seeds for a power of 80 %; None: MLR is not above, or no score varies
     seconds: float | None  # of the needed runs of both methods, one after another
 
 
@@ -156,6 +156,10 @@ class _Pair(NamedTuple):
     baseline: Summary
     seeds: int
     seconds: float
+
+    @property
+    def varies(self) -> bool:
+        return self.mlr.std > 0 or self.baseline.std > 0
 
 
 class _Gap(NamedTuple):
@@ -182,6 +186,15 @@ def compare(lines: Sequence[Line]) -> Comparison:
         )
         for pair in pairs
         if any(line.recipe.method == "mlr" and changes_of(line.recipe) for line in together[pair.task, pair.profile])
+    ]
+    gaps += [
+        _Gap(
+            pair.task,
+            f"Without a spread there is no power: all seeds of a method score the same in {pair.source}, on",
+            ".",
+        )
+        for pair in pairs
+        if not pair.varies
     ]
     overall = _overall(pairs)
     sentences = _sentences(gaps)
@@ -295,16 +308,17 @@ def _suite(name: str) -> str:
 
 def _question(pairs: Sequence[_Pair], unit: str = "points") -> Question:
     x, y = [pair.mlr for pair in pairs], [pair.baseline for pair in pairs]
-    needed, seeds = seeds_for(x, y), min(pair.seeds for pair in pairs)
+    varies, seeds = any(pair.varies for pair in pairs), min(pair.seeds for pair in pairs)
+    needed = seeds_for(x, y) if varies else None
     return Question(
         tasks=tuple(pair.task for pair in pairs),
         source=" and ".join(dict.fromkeys(pair.source for pair in pairs)),
         early=any(pair.early for pair in pairs),
         difference=math.fsum(a.mean - b.mean for a, b in zip(x, y, strict=True)) / len(pairs),
         unit=unit,
-        effect=effect_size(x, y),
+        effect=effect_size(x, y) if varies else None,
         seeds=seeds,
-        power=None if seeds < ENOUGH else power(x, y, [pair.seeds for pair in pairs]),
+        power=power(x, y, [pair.seeds for pair in pairs]) if varies and seeds >= ENOUGH else None,
         needed=needed,
         seconds=None if needed is None else needed * math.fsum(pair.seconds for pair in pairs),
     )
