@@ -22,8 +22,9 @@ from maskrl.cost.forecast import Takes
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.recipes import measured
 from maskrl.recipes.measured import MeasuredScore
-from maskrl.recipes.published import published
+from maskrl.recipes.published import PublishedScore, published
 from maskrl.recipes.schema import Budget, Evaluation, Profile
+from maskrl.studies import plan
 from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import PAIR, expand
 from maskrl.studies.plan import Comparison, Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan
@@ -309,6 +310,27 @@ def test_games_are_planned_in_the_unit_of_their_budget(monkeypatch: pytest.Monke
     assert gap.startswith("The paper has no scores within 9,000 decisions for atari/pong: ")
     (source,) = compare([with_frames(line, 500_000) for line in papers_own]).sources
     assert source == "the paper (3 seeds) at 400,000 of 500,000 frames"
+
+
+def test_the_fewest_seeds_of_both_methods_count():
+    """The sweeps of a study may give its methods different numbers of seeds."""
+    for seeds in ((4, 6), (6, 4)):
+        (question,) = compare([made_up(method=method, seeds=n) for method, n in zip(PAIR, seeds, strict=True)]).tasks
+        assert question.seeds == 4
+        assert question.power == pytest.approx(0.648, abs=0.001)
+
+
+def test_a_misprint_of_the_paper_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    """None of MLR's or the Baseline's scores is misprinted: here is one, of 500,000 frames."""
+
+    def misprinted(task: str, at: int, method: str) -> PublishedScore | None:
+        cell = published(task, at, method)
+        return replace(cell, misprint="printed 9760") if cell and at == 500_000 and method == "mlr" else cell
+
+    lines = [with_frames(made_up(method=method), 500_000) for method in PAIR]
+    assert compare(lines).sources == ("the paper (10 seeds) at 500,000 frames",)
+    monkeypatch.setattr(plan, "published", misprinted)
+    assert compare(lines).sources == ("the paper (10 seeds) at 100,000 of 500,000 frames",)
 
 
 def test_scores_that_do_not_vary_have_no_power(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
