@@ -354,7 +354,7 @@ def test_scores_that_do_not_vary_have_no_power(monkeypatch: pytest.MonkeyPatch, 
     out = printed(lite(reacher), capsys)
     (row,) = (line.split() for line in out.splitlines() if "a-study (5 seeds)" in line and "+0.1" in line)
     assert row[1:7] == ["+0.100", "–", "4", "–", "–", "–"]
-    assert f"\n  - {why}, on {reacher}.\n" in out
+    assert f"\nLeft out:\n  - {why}, on {reacher}.\n" in out
     assert "–: " not in out  # neither too few seeds nor MLR below its Baseline
     json.dumps(_as_dict(Plan(tuple(lite(reacher)), 2, compare(lite(reacher)), ()), ""), allow_nan=False)
 
@@ -442,7 +442,7 @@ def test_a_plan_says_that_the_papers_scores_are_estimates_of_its_own_runs(task: 
     lines = [made_up(task, method) for method in ("mlr", "baseline")]
     note = _assumptions(lines, 1, compare(lines))[-1]
     assert told in note
-    assert "for a longer budget they are guesses" in note
+    assert "for a longer budget it is a guess" in note
     nothing = Comparison((), (), None, 1, ())
     assert not any("seeds" in other for other in _assumptions(lines, 1, nothing))
 
@@ -570,12 +570,13 @@ def test_a_mean_says_of_how_many_planned_tasks_it_is(
     out = printed(lite(*(f"dmcontrol/{task}" for task in TASKS)), capsys)
     assert "\nmean of 2 of 6 tasks " in out
     assert "study a-study (5 seeds) at 60,000 of 100,000 frames\n" in out
-    legend = "\nat … of …: the latest known scores are from before the end of the planned runs.\n"
+    legend = "\nat … of …: the latest known scores are from before the end of the planned runs.\nLeft out:\n"
     assert legend in out
     assert f"\n  - {FEW} 100,000 frames, on dmcontrol/finger-spin, " in out
     whole = printed(lite("dmcontrol/walker-walk"), capsys)
     assert "study a-study (5 seeds) at 100,000 frames\n" in whole
     assert "at … of …" not in whole
+    assert "Left out" not in whole
 
 
 def test_the_mean_over_games_is_called_human_normalised(capsys: pytest.CaptureFixture[str]):

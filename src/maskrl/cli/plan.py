@@ -73,7 +73,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
     print(f"Plan of {name}, {profiles} profile: {count(made.runs, 'run')} on this machine, {at_a_time}\n")
     headings = ("task", "method", "runs", "updates", "TFLOP", "s/update", "ms/decision", "hours", "memory", "disk")
     out.print(table(headings, _costs(made.lines), left=2))
-    out.print("updates to disk: of one run. ms/decision: of the environment.\n", style="dim")
+    out.print("All columns after runs are of one run. ms/decision: of the environment alone.\n", style="dim")
     print_rows(_totals(made), wrap=True)
     print()
     _show_comparison(made.comparison)
@@ -147,6 +147,8 @@ def _show_comparison(comparison: "Comparison") -> None:
         if any(question.early for question in questions):
             legend.append("at … of …: the latest known scores are from before the end of the planned runs.")
         out.print("\n".join(legend), style="dim")
+        if comparison.gaps:
+            print("Left out:")
     else:
         print("The power to tell MLR from its Baseline is unknown:")
     for gap in comparison.gaps:

@@ -383,10 +383,10 @@ def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison) ->
     if atari:
         notes.append("Games are assumed to be as long as with random actions. Better players often play longer.")
     if comparison.sources:
-        sources = " and ".join(comparison.sources)
         notes.append(
-            f"The difference between MLR and its Baseline, and its spread over seeds, are those of {sources}. "
-            "They are estimates; for a longer budget they are guesses. After a few seeds, `maskrl report` shows your own."
+            "Assumed: MLR differs from its Baseline, and scores vary over seeds, as in "
+            f"{' and in '.join(comparison.sources)}. This is an estimate; for a longer budget it is a guess. After a few seeds, "
+            "`maskrl report` shows your own difference."
         )
     return notes
 
