@@ -484,7 +484,7 @@ def test_a_figure_of_several_studies_has_the_seeds_that_all_methods_have(study: 
 
 def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):
     rows = evidence.measured([study]).splitlines()
-    assert "one,dmcontrol/reacher-easy,lite,100000,mlr,275.0,142.0,4" in rows  # 110 · √(5/3)
+    assert "one,dmcontrol/reacher-easy,lite,100000,mlr,275,142.009,4" in rows  # 110 · √(5/3)
     assert len(rows) == 1 + 4
     # A study that repeats some of the runs adds nothing, and neither does one of a changed MLR.
     assert evidence.measured([study, _copy(study, "two", keep=lambda row: ",14," not in row)]).splitlines() == rows
@@ -492,6 +492,35 @@ def test_a_plan_goes_by_means_and_spreads_of_at_least_four_runs(study: Path):
         evidence.measured([_copy(study, "changed", change=lambda row: row.replace("mlr,", "mlr a=1,"))]).count("\n")
         == 1
     )
+
+
+def test_a_plan_goes_by_both_methods_of_one_study(study: Path):
+    """That with the largest smaller side: not four runs of MLR and eight of the Baseline, but five of each."""
+
+    def twice(row: str) -> str:
+        return f"{row}\n{row.replace(',1', ',2', 1)}" if row.startswith("baseline") else row
+
+    rows = evidence.measured([study]).splitlines()
+    wide = _copy(study, "wide", change=twice)
+    assert (wide / "scores.csv").read_text().count("\nbaseline,dmcontrol/reacher-easy,") == 2 * 8
+    assert evidence.measured([study, wide]).splitlines() == rows
+    lone = _copy(study, "lone", keep=lambda row: not row.startswith("mlr,dmcontrol/reacher-easy,14,"), change=twice)
+    kept = [row.split(",")[1] for row in evidence.measured([lone]).splitlines()[1:]]
+    assert kept == 2 * ["dmcontrol/cartpole-swingup"]
+    more = _copy(study, "more", change=lambda row: f"{row}\n{row.replace(',14,', ',15,')}" if ",14," in row else row)
+    both = [(row.split(",")[0], row[-2:]) for row in evidence.measured([study, wide, more]).splitlines()[1:]]
+    assert both == 4 * [("more", ",5")]
+
+
+def test_a_small_spread_is_not_rounded_to_0(study: Path):
+    """110, 220, 330 and 440 divided by 11,000: 0.01, 0.02, 0.03 and 0.04 have a spread of √(5/3) / 100."""
+
+    def small(row: str) -> str:
+        name, *values = row.split(",")
+        return ",".join([name, *values[:5], f"{float(values[5]) / 11_000}", *values[6:]]) if name == "mlr" else row
+
+    rows = evidence.measured([_copy(study, "small", change=small)]).splitlines()
+    assert "small,dmcontrol/reacher-easy,lite,100000,mlr,0.025,0.0129099,4" in rows
 
 
 def test_a_plan_does_not_go_by_scores_on_environments_of_users(study: Path):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from statistics import correlation, fmean, stdev
+from statistics import correlation, fmean
 from typing import Any
 
 from maskrl.analysis.power import seeds_for
@@ -710,30 +710,40 @@ MEASURED = "src/maskrl/recipes/data/measured.csv"  # what `maskrl plan` goes by
 
 
 def measured(studies: Sequence[Path]) -> str:
-    """Mean and spread of both methods on every task at every time, where there are runs enough for a test.
+    """Mean and spread of MLR and its Baseline on every task at every time, where one study has enough runs of both for a test.
 
-    Of MLR and the Baseline with the profile's own values: a plan is about these. Without environments of users, because their
-    names do not tell their values.
+    Both rows are of the same study: of several, the one whose smaller side has the most runs.
     """
-    largest: dict[tuple[str, ...], tuple[int, str]] = {}  # a study may repeat runs of another
+    largest: dict[tuple[str, str, int], tuple[int, str, dict[str, list[float]]]] = {}
     for study in studies:
-        about = json.loads((study / "about.json").read_text())
-        profiles = {(one["task"], one["method"]): one["recipe"]["profile"] for one in about["recipes"]}
-        with (study / "scores.csv").open(newline="") as file:
-            rows = [
-                row
-                for row in csv.DictReader(file)
-                if (row["task"], row["method"]) in profiles and int(row["frames"]) and not is_own(row["task"])
-            ]
-        for task, frames in sorted({(row["task"], int(row["frames"])) for row in rows}):
-            here = [row for row in rows if (row["task"], int(row["frames"])) == (task, frames)]
-            for method in METHODS if set(METHODS) <= {row["method"] for row in here} else ():
-                scores = [float(row["score"]) for row in here if row["method"] == method]
-                what = task, profiles[task, method], str(frames), method
-                if len(scores) >= ENOUGH and len(scores) > largest.get(what, (0, ""))[0]:
-                    told = *what, f"{fmean(scores):.1f}", f"{stdev(scores):.1f}", str(len(scores))
-                    largest[what] = len(scores), ",".join((study.name, *told))
-    return "\n".join(["study,task,profile,frames,method,mean,std,seeds", *(row for _, row in largest.values()), ""])
+        for what, both in _both(study).items():
+            fewest = min(len(scores) for scores in both.values())
+            if fewest > largest.get(what, (ENOUGH - 1, "", {}))[0]:
+                largest[what] = fewest, study.name, both
+    rows = ["study,task,profile,frames,method,mean,std,seeds"]
+    for (task, profile, frames), (_, name, both) in sorted(largest.items()):
+        for method, scores in both.items():
+            mean, std, seeds = Summary.of(scores)
+            # Six digits, because with fixed decimals a spread of scores near 1 would become 0.
+            rows.append(f"{name},{task},{profile},{frames},{method},{mean:.6g},{std:.6g},{seeds}")
+    return "\n".join([*rows, ""])
+
+
+def _both(study: Path) -> dict[tuple[str, str, int], dict[str, list[float]]]:
+    """Task, profile and frames → method → scores, of MLR and the Baseline with the profile's own values: a plan is about these.
+
+    Without environments of users, because their names do not tell their values.
+    """
+    about = json.loads((study / "about.json").read_text())
+    profiles = {(one["task"], one["method"]): one["recipe"]["profile"] for one in about["recipes"]}
+    found: dict[tuple[str, str, int], dict[str, list[float]]] = {}
+    with (study / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            task, method, frames = row["task"], row["method"], int(row["frames"])
+            if method in METHODS and (task, method) in profiles and frames and not is_own(task):
+                both = found.setdefault((task, profiles[task, method], frames), {name: [] for name in METHODS})
+                both[method].append(float(row["score"]))
+    return found
 
 
 def outputs() -> dict[Path, str]:

@@ -16,21 +16,20 @@ from maskrl import cli, recipes
 from maskrl.agents.base import Spaces
 from maskrl.analysis.power import power, seeds_for, t_beyond
 from maskrl.analysis.statistics import Summary, effect_size, seeds_needed
-from maskrl.cli.plan import _show
+from maskrl.cli.plan import _as_dict, _show
 from maskrl.cost import timing
 from maskrl.cost.forecast import Takes
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
 from maskrl.recipes import measured
 from maskrl.recipes.measured import MeasuredScore
-from maskrl.recipes.published import published
+from maskrl.recipes.published import PublishedScore, published
 from maskrl.recipes.schema import Budget, Evaluation, Profile
+from maskrl.studies import plan
 from maskrl.studies.backends import sizes_of
 from maskrl.studies.jobs import PAIR, expand
 from maskrl.studies.plan import Comparison, Line, Plan, Speed, _assumptions, _kinds, compare, groups_of, makespan
 
-FEW = (
-    "Our studies do not have 4 runs of both MLR and its Baseline with the lite profile's own values at the same frames"
-)
+FEW = "No study of ours compares 4 runs of MLR and of its Baseline, with the lite profile's own values and within"
 TASKS = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
 
 
@@ -148,14 +147,14 @@ def test_the_totals_of_a_plan():
     lines = (made_up(seeds=3), made_up(method="baseline", seeds=2, update=0.1))
     lighter = replace(lines[1].cost, memory=5)
     lines = (lines[0], replace(lines[1], cost=lighter))
-    plan = Plan(lines, workers=2, comparison=compare(lines), notes=())
+    made = Plan(lines, workers=2, comparison=compare(lines), notes=())
     a, b = (line.seconds for line in lines)
-    assert plan.runs == 5
-    assert plan.seconds == pytest.approx(3 * a + 2 * b)
-    assert plan.elapsed == pytest.approx(max(2 * a, a + 2 * b))
-    assert plan.memory == 2 * lines[0].cost.memory
-    assert plan.disk == 5 * 30
-    assert plan.flops == 5 * lines[0].flops
+    assert made.runs == 5
+    assert made.seconds == pytest.approx(3 * a + 2 * b)
+    assert made.elapsed == pytest.approx(max(2 * a, a + 2 * b))
+    assert made.memory == 2 * lines[0].cost.memory
+    assert made.disk == 5 * 30
+    assert made.flops == 5 * lines[0].flops
 
 
 def test_a_plan_says_what_the_papers_differences_need():
@@ -194,7 +193,7 @@ def test_what_the_plan_does_not_have_is_not_compared():
 def test_a_plan_of_a_toy_or_of_an_own_environment_needs_a_pilot():
     pilot = "run a pilot of both methods, with 4 seeds or more."
     toy = [made_up("toy/reach", method, profile="lite") for method in PAIR]
-    assert said(toy) == [f"{FEW}, within 3,000 frames, for toy/reach: {pilot}"]
+    assert said(toy) == [f"{FEW} 3,000 frames, on toy/reach: {pilot}"]
     gym = [replace(line, recipe=replace(line.recipe, name="gym/ALE/Assault-v5")) for line in toy]
     assert said(gym) == [f"No scores are kept for your own environments, such as gym/ALE/Assault-v5: {pilot}"]
 
@@ -281,23 +280,83 @@ def test_a_plan_of_lite_runs_never_goes_by_the_papers_scores(monkeypatch: pytest
     known(monkeypatch, ("dmcontrol/reacher-easy", 20_000, 400, 300))
     as_long_as_the_papers = [with_frames(line, 400_000) for line in lite("atari/assault")]
     assert said(as_long_as_the_papers) == [
-        f"{FEW}, within 400,000 frames, for atari/assault: run a pilot of both methods, with 4 seeds or more."
+        f"{FEW} 400,000 frames, on atari/assault: run a pilot of both methods, with 4 seeds or more."
     ]
     (gap,) = said([with_frames(line, 10_000) for line in lite("dmcontrol/reacher-easy")])
-    assert gap.startswith(f"{FEW}, within 10,000 frames, for dmcontrol/reacher-easy: ")
+    assert gap.startswith(f"{FEW} 10,000 frames, on dmcontrol/reacher-easy: ")
 
 
-def test_a_task_with_scores_of_one_method_is_not_said_to_have_none(monkeypatch: pytest.MonkeyPatch):
-    task, times = "dmcontrol/walker-walk", {"mlr": (20_000, 40_000), "baseline": (20_000, 60_000)}
+def test_the_known_scores_of_both_methods_are_of_one_study():
+    """Of every task, profile and frames."""
+    found: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
+    for score in measured.measured_scores():
+        found.setdefault((score.task, score.profile, score.frames), []).append((score.method, score.study))
+    assert found
+    for rows in found.values():
+        assert sorted(method for method, _ in rows) == sorted(PAIR)
+        assert len({study for _, study in rows}) == 1
+
+
+def test_games_are_planned_in_the_unit_of_their_budget(monkeypatch: pytest.MonkeyPatch):
+    """Decisions, four frames each, unless the budget is in frames; with the paper's scores, too."""
+    known(monkeypatch, ("atari/pong", 20_000, 4, 3))
+    assert compare(lite("atari/pong")).sources == ("study a-study (5 seeds) at 5,000 of 10,000 decisions",)
+    in_frames = [with_frames(line, 20_000) for line in lite("atari/pong")]
+    assert compare(in_frames).sources == ("study a-study (5 seeds) at 20,000 frames",)
+    (gap,) = said(lite("atari/assault"))
+    assert gap.startswith(f"{FEW} 10,000 decisions, on atari/assault: ")
+    papers_own = [made_up("atari/pong", method) for method in PAIR]
+    (gap,) = said([replace(line, recipe=replace(line.recipe, budget=Budget(decisions=9000))) for line in papers_own])
+    assert gap.startswith("The paper has no scores within 9,000 decisions for atari/pong: ")
+    (source,) = compare([with_frames(line, 500_000) for line in papers_own]).sources
+    assert source == "the paper (3 seeds) at 400,000 of 500,000 frames"
+
+
+def test_the_fewest_seeds_of_both_methods_count():
+    """The sweeps of a study may give its methods different numbers of seeds."""
+    for seeds in ((4, 6), (6, 4)):
+        (question,) = compare([made_up(method=method, seeds=n) for method, n in zip(PAIR, seeds, strict=True)]).tasks
+        assert question.seeds == 4
+        assert question.power == pytest.approx(0.648, abs=0.001)
+
+
+def test_a_misprint_of_the_paper_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    """None of MLR's or the Baseline's scores is misprinted: here is one, of 500,000 frames."""
+
+    def misprinted(task: str, at: int, method: str) -> PublishedScore | None:
+        cell = published(task, at, method)
+        return replace(cell, misprint="printed 9760") if cell and at == 500_000 and method == "mlr" else cell
+
+    lines = [with_frames(made_up(method=method), 500_000) for method in PAIR]
+    assert compare(lines).sources == ("the paper (10 seeds) at 500,000 frames",)
+    monkeypatch.setattr(plan, "published", misprinted)
+    assert compare(lines).sources == ("the paper (10 seeds) at 100,000 of 500,000 frames",)
+
+
+def test_scores_that_do_not_vary_have_no_power(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """MLR scores 0.9 with every seed, and so does the Baseline 0.8 on one of two tasks."""
+    reacher, walker = "dmcontrol/reacher-easy", "dmcontrol/walker-walk"
     rows = [
-        MeasuredScore("a-study", task, "lite", at, method, at / 1000, 5.0, 5) for method in PAIR for at in times[method]
+        MeasuredScore("a-study", task, "lite", 100_000, method, mean, std, 5)
+        for task, spread in ((reacher, 0.0), (walker, 0.1))
+        for method, mean, std in (("mlr", 0.9, 0.0), ("baseline", 0.8, spread))
     ]
-    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(row for row in rows if row.method == "baseline"))
-    assert said(lite(task)) == [
-        f"{FEW}, within 100,000 frames, for dmcontrol/walker-walk: run a pilot of both methods, with 4 seeds or more."
-    ]
-    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))  # both have scores at 20,000 frames
-    assert compare(lite(task)).sources == ("study a-study (5 seeds) at 20,000 of 100,000 frames",)
+    monkeypatch.setattr(measured, "measured_scores", lambda: tuple(rows))
+    comparison = compare(lite(reacher, walker))
+    same, other = comparison.tasks
+    assert same.difference == pytest.approx(0.1)
+    assert (same.effect, same.power, same.needed, same.seconds) == (None, None, None, None)
+    assert other.effect == pytest.approx(0.1 / math.sqrt(0.1**2 / 2))  # √2
+    assert comparison.overall is not None
+    assert comparison.overall.effect == pytest.approx(0.2 / math.sqrt(0.1**2 / 2))  # the mean is over both
+    why = "Without a spread there is no power: all seeds of a method score the same in study a-study (5 seeds) at 100,000 frames"
+    assert comparison.gaps == (f"{why}, on {reacher}.",)
+    out = printed(lite(reacher), capsys)
+    (row,) = (line.split() for line in out.splitlines() if "a-study (5 seeds)" in line and "+0.1" in line)
+    assert row[1:7] == ["+0.100", "–", "4", "–", "–", "–"]
+    assert f"\nLeft out:\n  - {why}, on {reacher}.\n" in out
+    assert "–: " not in out  # neither too few seeds nor MLR below its Baseline
+    json.dumps(_as_dict(Plan(tuple(lite(reacher)), 2, compare(lite(reacher)), ()), ""), allow_nan=False)
 
 
 def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.MonkeyPatch):
@@ -306,13 +365,14 @@ def test_a_mean_is_over_the_tasks_with_scores_at_its_size(monkeypatch: pytest.Mo
     assert comparison.overall is not None
     assert comparison.overall.tasks == ("dmcontrol/reacher-easy", "dmcontrol/walker-walk")
     assert (comparison.overall.difference, comparison.planned) == (60, 6)
+    assert [question.early for question in (*comparison.tasks, comparison.overall)] == [True, False, True]
     assert comparison.sources == (
         "study a-study (5 seeds) at 60,000 of 100,000 frames",
         "study a-study (5 seeds) at 100,000 frames",
     )
     without = "dmcontrol/finger-spin, dmcontrol/cartpole-swingup, dmcontrol/cheetah-run, dmcontrol/ball_in_cup-catch"
     assert comparison.gaps == (
-        f"{FEW}, within 100,000 frames, for {without}: run a pilot of both methods, with 4 seeds or more.",
+        f"{FEW} 100,000 frames, on {without}: run a pilot of both methods, with 4 seeds or more.",
     )
 
 
@@ -382,7 +442,7 @@ def test_a_plan_says_that_the_papers_scores_are_estimates_of_its_own_runs(task: 
     lines = [made_up(task, method) for method in ("mlr", "baseline")]
     note = _assumptions(lines, 1, compare(lines))[-1]
     assert told in note
-    assert "for a longer budget they are guesses" in note
+    assert "for a longer budget it is a guess" in note
     nothing = Comparison((), (), None, 1, ())
     assert not any("seeds" in other for other in _assumptions(lines, 1, nothing))
 
@@ -510,9 +570,13 @@ def test_a_mean_says_of_how_many_planned_tasks_it_is(
     out = printed(lite(*(f"dmcontrol/{task}" for task in TASKS)), capsys)
     assert "\nmean of 2 of 6 tasks " in out
     assert "study a-study (5 seeds) at 60,000 of 100,000 frames\n" in out
-    assert "Scores at fewer frames than planned are the latest that are known." in out
-    assert f"\n  - {FEW}, within 100,000 frames, for dmcontrol/finger-spin, " in out
-    assert "fewer frames" not in printed(lite("dmcontrol/walker-walk"), capsys)
+    legend = "\nat … of …: the latest known scores are from before the end of the planned runs.\nLeft out:\n"
+    assert legend in out
+    assert f"\n  - {FEW} 100,000 frames, on dmcontrol/finger-spin, " in out
+    whole = printed(lite("dmcontrol/walker-walk"), capsys)
+    assert "study a-study (5 seeds) at 100,000 frames\n" in whole
+    assert "at … of …" not in whole
+    assert "Left out" not in whole
 
 
 def test_the_mean_over_games_is_called_human_normalised(capsys: pytest.CaptureFixture[str]):
@@ -549,13 +613,13 @@ def test_a_plan_of_the_papers_tasks_starts_as_it_was_planned(capsys: pytest.Capt
 @pytest.mark.slow
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]):
     assert typed("toy/reach", *TINY, "--quick", "--seeds", "2", "--json") == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert (plan["runs"], len(plan["lines"])) == (4, 2)
-    assert (plan["statistics"]["tasks"], plan["statistics"]["overall"]) == ([], None)
-    assert plan["statistics"]["gaps"][0].endswith(" for toy/reach: run a pilot.")
-    mlr = plan["lines"][0]
+    made = json.loads(capsys.readouterr().out)
+    assert (made["runs"], len(made["lines"])) == (4, 2)
+    assert (made["statistics"]["tasks"], made["statistics"]["overall"]) == ([], None)
+    assert made["statistics"]["gaps"][0].endswith(" for toy/reach: run a pilot.")
+    mlr = made["lines"][0]
     assert mlr["flops_per_update"] == pytest.approx(sum(mlr["flops_by_phase"].values()))
-    assert plan["work_hours"] == pytest.approx(sum(line["seeds"] * line["hours"] for line in plan["lines"]))
+    assert made["work_hours"] == pytest.approx(sum(line["seeds"] * line["hours"] for line in made["lines"]))
 
 
 @pytest.mark.parametrize(

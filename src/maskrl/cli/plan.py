@@ -73,7 +73,7 @@ def _show(name: str, made: "Plan", start: str) -> None:
     print(f"Plan of {name}, {profiles} profile: {count(made.runs, 'run')} on this machine, {at_a_time}\n")
     headings = ("task", "method", "runs", "updates", "TFLOP", "s/update", "ms/decision", "hours", "memory", "disk")
     out.print(table(headings, _costs(made.lines), left=2))
-    out.print("updates to disk: of one run. ms/decision: of the environment.\n", style="dim")
+    out.print("All columns after runs are of one run. ms/decision: of the environment alone.\n", style="dim")
     print_rows(_totals(made), wrap=True)
     print()
     _show_comparison(made.comparison)
@@ -136,16 +136,19 @@ def _show_comparison(comparison: "Comparison") -> None:
         )
         rows = [_asked(question, comparison.planned) for question in questions]
         out.print(table(headings, rows, left=1, folds=["earlier runs"]))
-        few = any(question.power is None for question in questions)
+        few = any(question.seeds < ENOUGH for question in questions)
+        not_above = any(question.difference <= 0 for question in questions)
         legend = [
             "power: probability that the planned seeds show it, in a paired two-sided test at 5 %."
             + (f" –: there is no test below {ENOUGH} runs of each method." if few else ""),
             "hours for these: runs of both methods, one after another."
-            + (" –: MLR is not above its Baseline." if any(question.needed is None for question in questions) else ""),
+            + (" –: MLR is not above its Baseline." if not_above else ""),
         ]
-        if any(" of " in question.source.rpartition(" at ")[2] for question in questions):
-            legend.append("Scores at fewer frames than planned are the latest that are known.")
+        if any(question.early for question in questions):
+            legend.append("at … of …: the latest known scores are from before the end of the planned runs.")
         out.print("\n".join(legend), style="dim")
+        if comparison.gaps:
+            print("Left out:")
     else:
         print("The power to tell MLR from its Baseline is unknown:")
     for gap in comparison.gaps:
@@ -158,7 +161,7 @@ def _asked(question: "Question", planned: int) -> list[str]:
     return [
         tasks[0] if len(tasks) == 1 else _mean(question, planned),
         f"{question.difference:+.{0 if size >= 10 else 3 if size < 1 else 1}f}",
-        f"{question.effect:+.2f}",
+        "–" if question.effect is None else f"{question.effect:+.2f}",
         str(question.seeds),
         "–" if question.power is None else f"{question.power:.0%}",
         "–" if question.needed is None else f"{question.needed:,}",

@@ -39,11 +39,12 @@ def measured_scores() -> tuple[MeasuredScore, ...]:
     )
 
 
-def measured(task: str, profile: str, frames: int, method: str) -> MeasuredScore | None:
-    """The latest score within this many frames; None if there is none."""
+def measured(task: str, profile: str, frames: int) -> dict[str, MeasuredScore]:
+    """The latest scores within this many frames, by method: of MLR and its Baseline in one study. Empty if there are none."""
     found = [
         score
         for score in measured_scores()
-        if (score.task, score.profile, score.method) == (task, profile, method) and score.frames <= frames
+        if (score.task, score.profile) == (task, profile) and score.frames <= frames
     ]
-    return max(found, key=lambda score: score.frames, default=None)
+    latest = max((score.frames for score in found), default=0)
+    return {score.method: score for score in found if score.frames == latest}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from maskrl.analysis.power import power, seeds_for
-from maskrl.analysis.protocol import changes_of
+from maskrl.analysis.protocol import changes_of, unit_of
 from maskrl.analysis.scores import scale
 from maskrl.analysis.statistics import ENOUGH, Summary, effect_size
 from maskrl.cost.operations import RunCost, UpdateCost, run_cost, update_cost
@@ -125,12 +125,13 @@ class Question:
 
     tasks: tuple[str, ...]
     source: str  # "study lite-dmcontrol (5 seeds) at 60,000 of 100,000 frames"
+    early: bool  # the known scores are from before the end of the planned budget
     difference: float  # of the means
     unit: str  # of the difference: "points", or "human-normalised" for the mean over games
-    effect: float  # in standard deviations, see `effect_size`
+    effect: float | None  # in standard deviations, see `effect_size`; None: no score varies
     seeds: int  # planned per method, the fewest of any task
-    power: float | None  # the probability to find the difference with these seeds; None: too few for a test
-    needed: int | None  # seeds for a power of 80 %; None: MLR is not above
+    power: float | None  # the probability to find the difference with these seeds; None: too few, or no score varies
+    needed: int | None  # seeds for a power of 80 %; None: MLR is not above, or no score varies
     seconds: float | None  # of the needed runs of both methods, one after another
 
 
@@ -150,10 +151,15 @@ class _Pair(NamedTuple):
     profile: Profile
     label: str  # of MLR
     source: str
+    early: bool
     mlr: Summary
     baseline: Summary
     seeds: int
     seconds: float
+
+    @property
+    def varies(self) -> bool:
+        return self.mlr.std > 0 or self.baseline.std > 0
 
 
 class _Gap(NamedTuple):
@@ -180,6 +186,15 @@ def compare(lines: Sequence[Line]) -> Comparison:
         )
         for pair in pairs
         if any(line.recipe.method == "mlr" and changes_of(line.recipe) for line in together[pair.task, pair.profile])
+    ]
+    gaps += [
+        _Gap(
+            pair.task,
+            f"Without a spread there is no power: all seeds of a method score the same in {pair.source}, on",
+            ".",
+        )
+        for pair in pairs
+        if not pair.varies
     ]
     overall = _overall(pairs)
     sentences = _sentences(gaps)
@@ -221,14 +236,11 @@ def _unknown(recipe: Recipe) -> _Gap:
     pilot = f": run a pilot of both methods, with {ENOUGH} seeds or more."
     if is_own(recipe.name):
         return _Gap(recipe.name, "No scores are kept for your own environments, such as", pilot)
-    within = f"within {recipe.frames:,} frames"
+    within = f"within {_time(recipe.frames, recipe):,} {unit_of(recipe)}"
     if recipe.profile == "paper":
         return _Gap(recipe.name, f"The paper has no scores {within} for", pilot)
-    values = f"with the {recipe.profile} profile's own values"
-    lacking = (
-        f"Our studies do not have {ENOUGH} runs of both MLR and its Baseline {values} at the same frames, {within}, for"
-    )
-    return _Gap(recipe.name, lacking, pilot)
+    values = f"with the {recipe.profile} profile's own values and {within}"
+    return _Gap(recipe.name, f"No study of ours compares {ENOUGH} runs of MLR and of its Baseline, {values}, on", pilot)
 
 
 def _unpaired(lines: Sequence[Line], missing: Sequence[str]) -> _Gap:
@@ -245,64 +257,68 @@ def _unpaired(lines: Sequence[Line], missing: Sequence[str]) -> _Gap:
     return _Gap(task, f"No scores of {whose} ({changed}) for", ": run a pilot.")
 
 
-Known = tuple[str, Summary, Summary]  # source, MLR, and its Baseline
+class _Known(NamedTuple):
+    """Known scores of both methods, on one task."""
+
+    source: str  # as in `Question`
+    early: bool
+    mlr: Summary
+    baseline: Summary
 
 
-def _measured(recipe: Recipe) -> Known | None:
-    """Scores of our own runs with this profile: the latest within the budget that both methods have."""
-    within = recipe.frames
-    while True:
-        mlr, baseline = (measured(recipe.name, recipe.profile, within, method) for method in PAIR)
-        if mlr is None or baseline is None:
-            return None
-        if mlr.frames == baseline.frames:
-            break
-        within = min(mlr.frames, baseline.frames)
+def _measured(recipe: Recipe) -> _Known | None:
+    """The latest scores within the budget of our own runs with this profile."""
+    scores = measured(recipe.name, recipe.profile, recipe.frames)
+    if not scores:
+        return None
+    mlr, baseline = (scores[method] for method in PAIR)
     a, b = (Summary(score.mean, score.std, score.seeds) for score in (mlr, baseline))
-    return _source(f"study {mlr.study}", a, b, mlr.frames, recipe.frames, "frames"), a, b
+    return _known(f"study {mlr.study}", a, b, mlr.frames, recipe)
 
 
-def _published(recipe: Recipe) -> Known | None:
-    """The paper's scores, the latest within the budget, if it has the spread."""
-    times, unit, budget = papers_times(recipe)
-    for at in times:
+def _published(recipe: Recipe) -> _Known | None:
+    """The paper's latest scores within the budget for which it has the spread."""
+    repeat = recipe.env.action_repeat if _suite(recipe.name) == "atari" else 1  # the paper counts decisions on Atari
+    for at in (500_000, 100_000):
         cells = [published(recipe.name, at, method) for method in PAIR]
         usable = [cell for cell in cells if cell and cell.std is not None and cell.seeds and not cell.misprint]
-        if len(usable) == len(cells):
+        if len(usable) == len(cells) and at * repeat <= recipe.frames:
             mlr, baseline = (Summary(cell.mean, cell.std or 0.0, cell.seeds or 0) for cell in usable)
-            return _source("the paper", mlr, baseline, at, budget, unit), mlr, baseline
+            return _known("the paper", mlr, baseline, at * repeat, recipe)
     return None
 
 
-def _source(whose: str, a: Summary, b: Summary, at: int, budget: int, unit: str) -> str:
-    """Names the scores, and the budget if they are earlier: "study lite-dmcontrol (5 seeds) at 60,000 of 100,000 frames"."""
-    return f"{whose} ({min(a.runs, b.runs)} seeds) at {at:,} {'' if at == budget else f'of {budget:,} '}{unit}"
+def _known(whose: str, mlr: Summary, baseline: Summary, frames: int, recipe: Recipe) -> _Known:
+    """Name the scores with their time, and with the budget if that is longer."""
+    early = frames < recipe.frames
+    of = f"of {_time(recipe.frames, recipe):,} " if early else ""
+    seeds = min(mlr.runs, baseline.runs)
+    source = f"{whose} ({seeds} seeds) at {_time(frames, recipe):,} {of}{unit_of(recipe)}"
+    return _Known(source, early, mlr, baseline)
+
+
+def _time(frames: int, recipe: Recipe) -> int:
+    """Frames in the unit of the recipe's budget."""
+    return frames // recipe.env.action_repeat if unit_of(recipe) == "decisions" else frames
 
 
 def _suite(name: str) -> str:
     return name.partition("/")[0]
 
 
-def papers_times(recipe: Recipe) -> tuple[list[int], str, int]:
-    """The paper's times within a run's budget, latest first; their unit; and the budget in this unit."""
-    if _suite(recipe.name) == "atari":
-        every, unit, budget = [100_000], "decisions", recipe.frames // recipe.env.action_repeat
-    else:
-        every, unit, budget = [500_000, 100_000], "frames", recipe.frames
-    return [at for at in every if at <= budget], unit, budget
-
-
 def _question(pairs: Sequence[_Pair], unit: str = "points") -> Question:
     x, y = [pair.mlr for pair in pairs], [pair.baseline for pair in pairs]
-    needed, seeds = seeds_for(x, y), min(pair.seeds for pair in pairs)
+    varies, seeds = any(pair.varies for pair in pairs), min(pair.seeds for pair in pairs)
+    needed = seeds_for(x, y) if varies else None
     return Question(
         tasks=tuple(pair.task for pair in pairs),
         source=" and ".join(dict.fromkeys(pair.source for pair in pairs)),
+        early=any(pair.early for pair in pairs),
         difference=math.fsum(a.mean - b.mean for a, b in zip(x, y, strict=True)) / len(pairs),
         unit=unit,
-        effect=effect_size(x, y),
+        effect=effect_size(x, y) if varies else None,
         seeds=seeds,
-        power=None if seeds < ENOUGH else power(x, y, [pair.seeds for pair in pairs]),
+        power=power(x, y, [pair.seeds for pair in pairs]) if varies and seeds >= ENOUGH else None,
         needed=needed,
         seconds=None if needed is None else needed * math.fsum(pair.seconds for pair in pairs),
     )
@@ -367,10 +383,10 @@ def _assumptions(lines: Sequence[Line], workers: int, comparison: Comparison) ->
     if atari:
         notes.append("Games are assumed to be as long as with random actions. Better players often play longer.")
     if comparison.sources:
-        sources = " and ".join(comparison.sources)
         notes.append(
-            f"The difference between MLR and its Baseline, and its spread over seeds, are those of {sources}. "
-            "They are estimates; for a longer budget they are guesses. After a few seeds, `maskrl report` shows your own."
+            "Assumed: MLR differs from its Baseline, and scores vary over seeds, as in "
+            f"{' and in '.join(comparison.sources)}. This is an estimate; for a longer budget it is a guess. After a few seeds, "
+            "`maskrl report` shows your own difference."
         )
     return notes
 
