@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from maskrl.analysis.protocol import Protocol, protocol_of
@@ -372,6 +374,14 @@ def test_differences_that_are_all_the_same_are_no_certainty() -> None:
     assert (verdict.outcome, verdict.paired) == ("consistent", False)
 
 
+def test_differences_that_vary_little_beside_the_scores_are_tested_in_pairs() -> None:
+    x, y = [700.0, 800.0, 900.0, 1000.0], [400.0, 500.0, 600.0, 700.001]
+    (verdict,) = versus(Scores(tuple(both("toy/reach", x, y, at=3000))), "mlr", "baseline").tasks
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(stats.ttest_rel(x, y).pvalue)
+    assert (verdict.outcome, verdict.paired) == ("above", True)
+
+
 @pytest.mark.parametrize(("first", "second"), [(10.0, 0.0), (0.1, 0.3), (7.0, 7.0)])
 def test_without_any_spread_there_is_no_test(first: float, second: float) -> None:
     (verdict,) = versus(Scores(tuple(both("toy/reach", [first] * 4, [second] * 4, at=3000))), "mlr", "baseline").tasks
@@ -381,6 +391,19 @@ def test_without_any_spread_there_is_no_test(first: float, second: float) -> Non
     assert verdict.untested == why
     assert verdict.conclusion == "toy/reach: mlr and baseline are not tested"
     assert verdict.sentence.endswith(f"; {why}.")
+
+
+FEW_VALUES = st.lists(st.sampled_from([0.0, 0.1, 0.3, 1e-200, 3e-200]), min_size=4, max_size=4)
+
+
+@given(st.tuples(FEW_VALUES, FEW_VALUES), st.tuples(FEW_VALUES, FEW_VALUES))
+def test_whatever_the_scores_are_a_spread_is_looked_for_before_the_test(
+    one: tuple[list[float], list[float]], other: tuple[list[float], list[float]]
+) -> None:
+    runs = [*both("dmcontrol/reacher-easy", *one), *both("dmcontrol/cheetah-run", *other)]
+    verdicts = versus(Scores(tuple(runs)), "mlr", "baseline", papers=False)
+    for verdict in (*verdicts.tasks, *verdicts.overall):
+        assert (verdict.difference is None) == (verdict.outcome == "not tested")
 
 
 def test_without_any_spread_three_runs_are_too_few_and_seeds_do_not_matter() -> None:

@@ -13,7 +13,6 @@ from maskrl.analysis.statistics import (
     CONFIDENCE,
     ENOUGH,
     ZERO,
-    Array,
     Difference,
     Summary,
     effect_size,
@@ -180,7 +179,9 @@ def versus(
         runs, pairs = len(x) + len(y), None
         if (partners := _partners(scores.seeds(first, task), scores.seeds(second, task))) is not None:
             x, y = x[partners[0]], y[partners[1]]
-            pairs = _pairs(x - y)
+            differences = Summary.of_differences(x, y)
+            # All are equal: that happens easily with a few integer scores, and there is no test without a spread.
+            pairs = None if differences.std == 0 else differences
         left_out = runs - len(x) - len(y)
         sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, pairs, left_out))
     return _judge(first, second, sides, problems)
@@ -192,13 +193,6 @@ def _partners(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], l
     if len(shared) < ENOUGH or any(len({*seeds}) < len(seeds) for seeds in (first, second)):
         return None
     return [first.index(seed) for seed in shared], [second.index(seed) for seed in shared]
-
-
-def _pairs(differences: Array) -> Summary | None:
-    """The differences between runs of the same seed. None if all are equal: that happens easily with a few integer scores, and
-    there is no test without a spread.
-    """
-    return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
