@@ -285,14 +285,24 @@ def test_a_run_without_a_partner_of_its_seed_does_not_undo_the_pairs() -> None:
 
 
 def test_partners_are_found_whatever_the_other_seeds_are() -> None:
-    x, y = [1.0, 500.0, 700.0, 650.0, 900.0], [480.0, 690.0, 620.0, 875.0, 2.0, 3.0]
-    runs = [*runs_of("mlr", "toy/reach", x, at=3000), *runs_of("baseline", "toy/reach", y, at=3000, first_seed=2)]
+    x, y = [500.0, 700.0, 650.0, 900.0], [1.0, 480.0, 690.0, 620.0, 875.0, 2.0, 3.0]
+    runs = [*runs_of("mlr", "toy/reach", x, at=3000, first_seed=2), *runs_of("baseline", "toy/reach", y, at=3000)]
     (verdict,) = versus(Scores(tuple(runs)), "mlr", "baseline").tasks
     assert verdict.difference is not None
-    assert verdict.difference.p == pytest.approx(stats.ttest_rel(x[1:], y[:4]).pvalue)
+    assert verdict.difference.p == pytest.approx(stats.ttest_rel(x, y[1:5]).pvalue)
     assert verdict.difference.value == pytest.approx(verdict.mean - verdict.reference)
     assert (verdict.runs, verdict.left_out) == (4, 3)
     assert verdict.sentence.endswith("; 3 runs without a partner of the same seed left out.")
+
+
+@pytest.mark.parametrize("shared", [3, 4, 19])
+def test_if_both_methods_have_other_seeds_every_run_counts(shared: int) -> None:
+    x, y = spread_around(700, 50, 20), spread_around(600, 50, 20)
+    runs = [*runs_of("mlr", "toy/reach", x), *runs_of("baseline", "toy/reach", y, first_seed=21 - shared)]
+    (verdict,) = versus(Scores(tuple(runs)), "mlr", "baseline").tasks
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(stats.ttest_ind(x, y, equal_var=False).pvalue)
+    assert (verdict.outcome, verdict.runs, verdict.paired, verdict.left_out) == ("above", 20, False, 0)
 
 
 def test_partners_that_differ_by_a_constant_are_compared_by_welchs_test_without_the_others() -> None:

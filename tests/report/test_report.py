@@ -187,12 +187,15 @@ def test_a_comparison_shows_the_runs_of_both_if_they_differ(tmp_path: Path) -> N
     assert table(report([file]), "-mlr-baseline").rows[0][-1].text == "3"
 
 
-def test_runs_without_a_partner_of_the_same_seed_are_told_and_both_do_not_have_the_same_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("longer", "shorter"), [("mlr", "baseline"), ("baseline", "mlr")])
+def test_runs_without_a_partner_of_the_same_seed_are_told_and_both_do_not_have_the_same_seeds(
+    tmp_path: Path, longer: str, shorter: str
+) -> None:
     file = tmp_path / "scores.csv"
     more = dict(enumerate((20.0, 22.0, 27.0, 23.0, 24.0, 25.0), start=1))
-    file.write_text(rows_of(mlr=more, baseline=dict(enumerate((10.0, 12.0, 13.0, 13.0), start=1))))
+    file.write_text(rows_of(**{longer: more, shorter: dict(enumerate((10.0, 12.0, 13.0, 13.0), start=1))}))
     found = table(report([file]), "-mlr-baseline")
-    assert found.rows[0][-1].text == "4"
+    assert (found.rows[0][-1].text, found.rows[0][-1].numbers) == ("4", (4, 4))
     assert found.notes[0].startswith("p is of the paired t test, on the seeds that both have; ")
     assert "runs of reach: 2 runs without a partner of the same seed left out" in all_notes(found)
 

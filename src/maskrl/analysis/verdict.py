@@ -44,7 +44,7 @@ class Verdict:
     outcome: Outcome
     paired: bool = False  # whether the test is on differences between runs of the same seed
     untested: str = ""  # why there is no test
-    left_out: int = 0  # runs of both methods that do not count, because the other method has no run of their seed
+    left_out: int = 0  # runs that do not count, because the other method has no run of their seed
     with_paper: bool = False  # whether theirs are the paper's scores
 
     @property
@@ -160,9 +160,9 @@ def versus(
 ) -> Verdicts:
     """Compare the runs of two methods on the tasks that both have. Raises ScoresError for runs of different protocols.
 
-    If they share at least `ENOUGH` seeds of a task, only runs of these seeds count, and the test is paired: runs of a seed share
-    their warm-up, resets, noise and evaluation starts. `papers`: for MLR and the Baseline with the paper's protocol, also give
-    the seeds needed to show the paper's gain.
+    If one method has all seeds of the other on a task, and these are at least `ENOUGH`, only runs of these seeds count, and the
+    test is paired: runs of a seed share their warm-up, resets, noise and evaluation starts. `papers`: for MLR and the Baseline
+    with the paper's protocol, also give the seeds needed to show the paper's gain.
     """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
     if not mixed:
@@ -188,9 +188,12 @@ def versus(
 
 
 def _partners(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]] | None:
-    """The places of both methods' runs of the seeds that they share. None if these are too few, or a method has a seed twice."""
+    """The places of both methods' runs of the seeds that they share. None if these are too few, if both have other seeds, too, of
+    which a pairing would lose the runs, or if a method has a seed twice.
+    """
     shared = sorted({*first} & {*second})
-    if len(shared) < ENOUGH or any(len({*seeds}) < len(seeds) for seeds in (first, second)):
+    repeated = any(len({*seeds}) < len(seeds) for seeds in (first, second))
+    if repeated or len(shared) < max(ENOUGH, min(len(first), len(second))):
         return None
     return [first.index(seed) for seed in shared], [second.index(seed) for seed in shared]
 
@@ -218,7 +221,7 @@ class _Side:
     label: str
     gauged: bool  # whether the paper's gain of MLR over its Baseline applies to these methods and this protocol
     pairs: Summary | None = None  # differences between runs of the same seed, if the test is paired
-    left_out: int = 0  # runs without a partner of the same seed, where enough have one
+    left_out: int = 0  # runs without a partner of the same seed, if the others are paired
     untestable: str = ""  # why theirs allows no test
     with_paper: bool = False  # whether theirs is the paper's score
 

@@ -197,8 +197,8 @@ def _tests(verdicts: Sequence[Verdict]) -> str:
         return "Welch’s"
     if not all(verdict.paired for verdict in tested):
         return (
-            f"of the paired t test where both share at least {ENOUGH} seeds and differ by more than a constant, and Welch’s "
-            "elsewhere"
+            f"of the paired t test where one has all seeds of the other, at least {ENOUGH}, and the differences vary, and "
+            "Welch’s elsewhere"
         )
     if len(tested) < len(verdicts) or any(verdict.left_out for verdict in tested):
         return "of the paired t test, on the seeds that both have"
