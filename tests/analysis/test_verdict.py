@@ -12,7 +12,8 @@ from scipy import stats
 from maskrl.analysis.protocol import Protocol, protocol_of
 from maskrl.analysis.reading import RunScores
 from maskrl.analysis.scores import Scores, ScoresError, scale
-from maskrl.analysis.verdict import Verdict, against_paper, papers_gain, versus
+from maskrl.analysis.statistics import Difference
+from maskrl.analysis.verdict import Verdict, against_paper, papers_gain, shown, shown_difference, shown_p, versus
 from maskrl.recipes import find, resolve
 from maskrl.recipes.published import published_scores
 
@@ -60,8 +61,8 @@ def test_between_the_paper_and_four_runs_like_it_no_difference_shows_where_four_
     assert verdict.difference.p == pytest.approx(theirs.pvalue)
     assert verdict.sentence == (
         "dmcontrol/reacher-easy: no difference between mlr and paper, Table 1 (10 seeds) shows. 847 (4 runs) against 866; "
-        f"difference -19, 95 % interval {verdict.difference.low:.0f} to {verdict.difference.high:.0f}, "
-        f"p = {verdict.difference.p:.2g}."
+        f"difference −19, 95 % interval −{-verdict.difference.low:.0f} to {verdict.difference.high:.0f}, "
+        f"p = {verdict.difference.p:.3f}."
     )
 
 
@@ -560,6 +561,77 @@ def test_other_methods_do_not_stand_in_the_way() -> None:
     odd = runs_of("mlr agent.hidden=64", "toy/reach", [1.0], protocol=other, at=3000)
     scores = Scores((*both("toy/reach", [30.0, 31.0], [30.0, 31.0], at=3000), *odd))
     assert len(versus(scores, "mlr", "baseline").tasks) == 1
+
+
+# ── Numbers as text ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234.5, "1,234"), (99.96, "100.0"), (-12.34, "−12.3"), (0.6789, "0.679"), (None, "–"), (float("nan"), "–")],
+)
+def test_a_number_for_people(value: float | None, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_a_number_may_have_a_sign_but_0_has_no_minus() -> None:
+    assert shown(3.2, 1, sign=True) == "+3.2"
+    assert [shown(value, 0) for value in (-0.4, -0.0, -0.6)] == ["0", "0", "−1"]
+    assert shown(-0.4, 0, sign=True) == "+0"
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (-2839, -3240, -2438, ("−2,839", "−3,240", "−2,438")),  # the scores have no decimals
+        (127.6, 95.4, 159.8, ("+128", "95", "160")),
+        (1.25, 0.4, 2.1, ("+1.2", "0.4", "2.1")),  # two digits of 1.7
+        (0.828, 0.00076, 1.65524, ("+0.8280", "0.0008", "1.6552")),  # one of 0.00076, which is not 0
+        (-40.3, -80.8, 0.2, ("−40.3", "−80.8", "0.2")),
+        (400.0, 399.9958, 400.0042, ("+400.0000", "399.9958", "400.0042")),  # two of 0.0084
+        (0.0, 0.0, 0.0, ("+0", "0", "0")),
+        (1.0, float("-inf"), float("inf"), ("+1", "–", "–")),
+    ],
+)
+def test_an_interval_has_the_digits_that_tell_it_from_0(
+    value: float, low: float, high: float, text: tuple[str, str, str]
+) -> None:
+    assert shown_difference(Difference(value, low, high, 0.5), 0) == text
+
+
+def test_an_interval_has_the_digits_of_the_scores() -> None:
+    assert shown_difference(Difference(0.25, -30, 30.5, 0.9), 3) == ("+0.250", "−30.000", "30.500")
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [
+        (1.0, "1.000"),
+        (0.0123, "0.012"),
+        (0.04949, "0.049"),
+        (0.04987, "0.0499"),
+        (0.049996, "0.049996"),
+        (0.05, "0.050"),
+        (0.0502, "0.050"),
+        (0.0009, "< 0.001"),
+        (0.0, "< 0.001"),
+    ],
+)
+def test_a_p_below_5_percent_never_reads_5_percent(p: float, text: str) -> None:
+    assert shown_p(p) == text
+
+
+def test_a_sentence_does_not_round_its_verdict_away() -> None:
+    x, y = [500.72, 540.76, 471.83, 610.87, 554.96], [500.0, 540.0, 470.0, 610.0, 555.0]
+    (verdict,) = versus(Scores(tuple(both("toy/reach", x, y, at=3000))), "mlr", "baseline").tasks
+    assert verdict.sentence == (
+        "toy/reach: mlr is above baseline. 536 (5 runs) against 535; difference +0.8280, 95 % interval 0.0008 to 1.6552, "
+        "p = 0.0499."
+    )
+    many = replace(verdict, mean=1000.0, reference=3839.0, runs=1200, difference=Difference(-2839, -3240, -2438, 1e-9))
+    assert many.sentence.endswith(
+        ". 1,000 (1,200 runs) against 3,839; difference −2,839, 95 % interval −3,240 to −2,438, p < 0.001."
+    )
 
 
 # ── The paper's gain ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -230,6 +230,18 @@ def test_a_table_without_tests_for_several_reasons_gives_each_at_its_task(tmp_pa
     assert notes["walker-walk"].startswith("the paper's spread is misprinted")
 
 
+def test_a_table_has_the_numbers_of_the_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    file.write_text(rows_of(mlr={1: 501, 2: 542, 3: 473, 4: 612}, baseline={1: 500, 2: 540, 3: 470, 4: 610}))
+    page = report([file])
+    (row,) = table(page, "-mlr-baseline").rows
+    (claim,) = [line.text for group in page.headline for line in group.lines]
+    # The differences are 1, 2, 3 and 2: their mean has a standard error of √(2/3 / 4), and 3.182 of them are 1.3.
+    assert (row[2].text, row[3].text) == ("+2.0 (0.7 to 3.3)", "0.016")
+    assert "; difference +2.0, 95 % interval 0.7 to 3.3, p = 0.016." in claim
+    assert row[2].numbers == pytest.approx((2, 2 - 1.299, 2 + 1.299), abs=0.001)
+
+
 @pytest.mark.parametrize("seeds", [2, 4])
 def test_a_comparison_has_one_verdict_everywhere_on_the_page(tmp_path: Path, seeds: int) -> None:
     page = report([toy_runs(tmp_path, seeds)])

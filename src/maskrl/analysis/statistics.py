@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
-CONFIDENCE = 0.95
+ALPHA = 0.05  # a test with a smaller p shows a difference; intervals are of 1 - ALPHA
 POWER = 0.8  # a sufficient probability of finding a difference
 # Minimum runs per method for intervals, tests and probabilities. If two runs beat two others, the probability of improvement is 1
 # in every resample: a certainty that two runs cannot give.
@@ -161,7 +161,7 @@ def _pieces(resamples: int, size: int) -> Iterator[int]:
 def _with_interval(value: Array, values: Array, runs: int) -> Estimate:
     if runs < ENOUGH:
         return Estimate(value, np.full_like(value, math.nan), np.full_like(value, math.nan))
-    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+    low, high = np.quantile(values, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     return Estimate(value, low, high)
 
 
@@ -244,7 +244,7 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     variance = math.fsum(part for part, _ in parts)
     error = largest * math.sqrt(variance) / len(x)
     freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
-    reach = t_quantile(1 - CONFIDENCE, freedom) * error
+    reach = t_quantile(ALPHA, freedom) * error
     return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
 
 
@@ -281,7 +281,7 @@ def seeds_needed(effect: float) -> int | None:
     if effect == 0 or math.isnan(effect):
         return None
     z = NormalDist().inv_cdf
-    return max(ENOUGH, math.ceil(2 * ((z((1 + CONFIDENCE) / 2) + z(POWER)) / effect) ** 2))
+    return max(ENOUGH, math.ceil(2 * ((z(1 - ALPHA / 2) + z(POWER)) / effect) ** 2))
 
 
 # ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import numpy as np
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
 from maskrl.analysis.statistics import (
-    CONFIDENCE,
+    ALPHA,
     ENOUGH,
     ZERO,
     Difference,
@@ -20,6 +20,7 @@ from maskrl.analysis.statistics import (
     welch,
 )
 from maskrl.recipes.published import PublishedScore, published
+from maskrl.words import count
 
 # "not tested": no number of runs allows a test against the paper's number, or no score varies between runs.
 Outcome = Literal["consistent", "above", "below", "not enough seeds", "not tested"]
@@ -50,24 +51,22 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict as a sentence. Large numbers have no decimals, small ones some."""
-        digits = digits_for(max(abs(self.mean), abs(self.reference)))
-
-        def shown(value: float, sign: str = "") -> str:
-            return f"{value:{sign}.{digits}f}"
-
-        counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
-        scores = f"{shown(self.mean)} ({counted}) against {shown(self.reference)}"
+        mean, reference = (shown(value, self.digits) for value in (self.mean, self.reference))
         ending = self.untested
         if self.difference is not None:
-            value, low, high, p = self.difference
-            ending = f"difference {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
+            value, low, high = shown_difference(self.difference, self.digits)
+            p = shown_p(self.difference.p)
+            ending = f"difference {value}, 95 % interval {low} to {high}, p {p if p.startswith('<') else f'= {p}'}"
         if self.left_out:
-            ending += (
-                f"; {self.left_out} run{'s' if self.left_out > 1 else ''} without a partner of the same seed left out"
-            )
+            ending += f"; {count(self.left_out, 'run')} without a partner of the same seed left out"
         if self.outcome == "not enough seeds" and self.needed is not None and not self.with_paper:
-            ending += f"; about {self.needed} seeds of each method would show the paper's own gain"
-        return f"{self.conclusion}. {scores}; {ending}."
+            ending += f"; about {count(self.needed, 'seed')} of each method would show the paper's own gain"
+        return f"{self.conclusion}. {mean} ({count(self.runs, 'run')}) against {reference}; {ending}."
+
+    @property
+    def digits(self) -> int:
+        """The decimals of its scores."""
+        return digits_for(max(abs(self.mean), abs(self.reference)))
 
     @property
     def conclusion(self) -> str:
@@ -88,6 +87,36 @@ class Verdict:
 def digits_for(size: float) -> int:
     """The number of decimals for a number of this size: none from 100 on, three below 10."""
     return 0 if size >= 100 else 1 if size >= 10 else 3
+
+
+def shown(value: float | None, digits: int | None = None, *, sign: bool = False) -> str:
+    """A number as text: whole from 100 on, three digits below 10, with a typographic minus sign."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if digits is None:
+        digits = digits_for(abs(value))
+    value = round(float(value), digits) + 0.0  # turns -0.0 into 0.0
+    return f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
+
+
+def shown_difference(difference: Difference, digits: int) -> tuple[str, str, str]:
+    """The difference and both ends of its interval as text, with these decimals or more.
+
+    At least two significant digits of the interval's width are shown, and one of each end: an end beside 0 must not read 0.
+    """
+    value, low, high, _ = difference
+    for number, significant in ((high - low, 2), (low, 1), (high, 1)):
+        if number and math.isfinite(number):
+            digits = max(digits, significant - 1 - math.floor(math.log10(abs(number))))
+    return shown(value, digits, sign=True), shown(low, digits), shown(high, digits)
+
+
+def shown_p(p: float) -> str:
+    """A p value as text: three decimals, and more if one below `ALPHA` would otherwise read as not below it."""
+    digits = 3
+    while p < ALPHA <= round(p, digits):
+        digits += 1
+    return "< 0.001" if p < 0.001 else f"{p:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -290,7 +319,7 @@ def _first_few(names: Sequence[str]) -> str:
 
 def _outcome(runs: int, difference: Difference, needed: int | None) -> Outcome:
     """The outcome of a test. "consistent" requires enough runs to have found the paper's gain."""
-    if difference.p < 1 - CONFIDENCE:
+    if difference.p < ALPHA:
         return "above" if difference.value > 0 else "below"
     return "not enough seeds" if needed is not None and runs < needed else "consistent"
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from numpy.typing import ArrayLike
 
 from maskrl.analysis.statistics import Estimate, Summary
-from maskrl.analysis.verdict import digits_for
+from maskrl.analysis.verdict import digits_for, shown
 
 LONGEST_KEY = 100  # characters of one name; a file's name has two of them and a suffix
 
@@ -87,15 +87,6 @@ def tabulated(
 def number(value: float | None, digits: int | None = None, *, note: str = "", mark: Mark = "") -> Cell:
     """A cell with one number; a dash for None or a number that is not finite."""
     return Cell(shown(value, digits), (value,), note, mark)
-
-
-def shown(value: float | None, digits: int | None = None, *, sign: bool = False) -> str:
-    """A number as text: whole from 100 on, three digits below 10, with a typographic minus sign."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if digits is None:
-        digits = digits_for(abs(value))
-    return f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
 
 
 def spread(mean: float, std: float | None, digits: int | None = None) -> str:

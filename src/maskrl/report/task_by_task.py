@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from maskrl.analysis.scores import scale
-from maskrl.analysis.statistics import CONFIDENCE, ENOUGH, holm
-from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, digits_for
+from maskrl.analysis.statistics import ALPHA, ENOUGH, holm
+from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, shown, shown_difference, shown_p
 from maskrl.recipes.published import PublishedScore, plainly
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.groups import Group, in_order, short
@@ -20,7 +20,6 @@ from maskrl.report.tables import (
     counted,
     key_of,
     number,
-    shown,
     spread,
     summary_cell,
     tabulated,
@@ -116,10 +115,10 @@ def _outcome_cell(verdict: Verdict, *, corrected: float | None = None, needs: bo
     """The verdict in a few words. `needs`: with the runs needed to show the paper's gain of MLR over its Baseline."""
     text: str = verdict.outcome
     if needs and verdict.outcome == "not enough seeds" and verdict.needed is not None:
-        text = f"not enough seeds: about {verdict.needed} needed"
+        text = f"not enough seeds: about {verdict.needed:,} needed"
     elif verdict.outcome == "consistent":
         text = "no difference shows"
-    lost = verdict.outcome in ("above", "below") and corrected is not None and corrected >= 1 - CONFIDENCE
+    lost = verdict.outcome in ("above", "below") and corrected is not None and corrected >= ALPHA
     return Cell(text, mark=MARKS[verdict.outcome], note="not after the correction for several tests" if lost else "")
 
 
@@ -210,14 +209,12 @@ def _difference_cell(verdict: Verdict, *, told: bool) -> Cell:
     if verdict.difference is None:
         value = verdict.mean - verdict.reference
         return Cell(shown(value, sign=True), (value, None, None), note="" if told else verdict.untested)
-    value, low, high, _ = verdict.difference
-    digits = digits_for(max(abs(verdict.mean), abs(verdict.reference)))
-    text = f"{shown(value, digits, sign=True)} ({shown(low, digits)} to {shown(high, digits)})"
-    return Cell(text, (value, low, high))
+    value, low, high = shown_difference(verdict.difference, verdict.digits)
+    return Cell(f"{value} ({low} to {high})", verdict.difference[:3])
 
 
 def _p_cell(p: float | None) -> Cell:
-    return Cell("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", (p,))
+    return Cell("–" if p is None else shown_p(p), (p,))
 
 
 def negative(group: Group) -> Section:
