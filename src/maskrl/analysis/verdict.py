@@ -102,7 +102,7 @@ def shown(value: float | None, digits: int | None = None, *, sign: bool = False)
 def shown_difference(difference: Difference, digits: int) -> tuple[str, str, str]:
     """The difference and both ends of its interval as text, with these decimals or more.
 
-    At least two significant digits of the interval's width are shown, and one of each end: an end beside 0 must not read 0.
+    At least two significant digits of the interval's width are shown, and one of each end: one that is not 0 must not read 0.
     """
     value, low, high, _ = difference
     for number, significant in ((high - low, 2), (low, 1), (high, 1)):

@@ -89,21 +89,24 @@ OUTCOMES: Mapping[Mark, tuple[str, str]] = {
 
 
 def _comparisons(groups: Sequence[Group]) -> str:
-    """The verdicts in one sentence, such as "Of 3 comparisons, 1 is above, 2 are below."."""
-    marks = Counter(
-        MARKS[verdict.outcome]
+    """The verdicts in words, such as "Of 3 comparisons, 1 is above, 2 are below. Verdicts are not corrected …"."""
+    verdicts = [
+        verdict
         for group in groups
         for found in (*group.against_baseline.values(), *group.against_paper.values())
         for verdict in found.overall or found.tasks
-    )
+    ]
+    marks = Counter(MARKS[verdict.outcome] for verdict in verdicts)
     parts = [
         one if marks[mark] == 1 else several.format(marks[mark])
         for mark, (one, several) in OUTCOMES.items()
         if marks[mark]
     ]
-    return (
-        f"Of {counted(sum(marks.values()), 'comparison')}, {', '.join(parts)}." if parts else "Nothing is compared yet."
-    )
+    if not parts:
+        return "Nothing is compared yet."
+    several = sum(verdict.difference is not None for verdict in verdicts) > 1
+    uncorrected = " Verdicts are not corrected for several tests." if several else ""
+    return f"Of {counted(len(verdicts), 'comparison')}, {', '.join(parts)}.{uncorrected}"
 
 
 def _counts(

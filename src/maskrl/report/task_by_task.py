@@ -40,7 +40,8 @@ def task_by_task(group: Group) -> Section:
     """The section on tasks: our scores, the paper's beside them, and the verdicts with their numbers."""
     tables = [_scores_table(group)]
     for papers, found in ((True, group.against_paper), (False, group.against_baseline)):
-        tables += [_verdict_table(group, m, verdicts, papers=papers) for m, verdicts in found.items() if verdicts.tasks]
+        corrected = _corrected(found)
+        tables += [_verdict_table(group, m, v, corrected, papers=papers) for m, v in found.items() if v.tasks]
     told = [
         "Mean ± standard deviation over runs, with the number of runs in brackets. The unit of replication is the run."
     ]
@@ -126,30 +127,42 @@ def in_words(verdicts: Sequence[Verdict]) -> tuple[Line, ...]:
     return tuple(Line(verdict.sentence, MARKS[verdict.outcome], verdict.conclusion) for verdict in verdicts)
 
 
-def _verdict_table(group: Group, method: str, verdicts: Verdicts, *, papers: bool) -> Table:
+def _corrected(found: Mapping[str, Verdicts]) -> dict[tuple[str, str], float]:
+    """(method, task) → p with Holm's correction for all tests of all methods against the same reference."""
+    p_values = {
+        (method, verdict.task): verdict.difference.p
+        for method, verdicts in found.items()
+        for verdict in verdicts.tasks
+        if verdict.difference is not None
+    }
+    return dict(zip(p_values, holm(list(p_values.values())), strict=True))
+
+
+def _verdict_table(
+    group: Group, method: str, verdicts: Verdicts, corrected: Mapping[tuple[str, str], float], *, papers: bool
+) -> Table:
     """The verdicts of a method against the paper or the Baseline, with their numbers."""
     reference, ending = ("the paper", "paper") if papers else (str(group.reference), "baseline")
     every = (*verdicts.tasks, *verdicts.overall)
     theirs = _runs_of_reference(group, method, verdicts, papers=papers)
     whys = list(dict.fromkeys(verdict.untested for verdict in every if verdict.difference is None))
-    tested = [verdict for verdict in verdicts.tasks if verdict.difference is not None]
-    p_values = {verdict.task: verdict.difference.p for verdict in tested if verdict.difference is not None}
-    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    tested = any(verdict.difference is not None for verdict in verdicts.tasks)
     told = not tested and len(whys) == 1  # the caption gives the only reason
+    holms: Field[Verdict] = (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get((method, verdict.task))))
     fields: list[Field[Verdict]] = [
         (Column("task"), lambda verdict: Cell(short(verdict.task) or verdict.task, strong=True)),
         (
             Column("verdict"),
-            lambda verdict: _outcome_cell(verdict, corrected=corrected.get(verdict.task), needs=not papers),
+            lambda verdict: _outcome_cell(verdict, corrected=corrected.get((method, verdict.task)), needs=not papers),
         ),
         (Column("difference", ("", "low", "high")), lambda verdict: _difference_cell(verdict, told=told)),
         (Column("p", ("",)), lambda verdict: _p_cell(verdict.difference and verdict.difference.p)),
-        (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get(verdict.task))),
+        *([holms] if len(corrected) > 1 else []),  # otherwise there is nothing to correct
         (Column("effect size", ("",)), lambda verdict: number(verdict.effect, 2)),
         (Column("runs", ("", f"of {reference}")), lambda verdict: _runs_cell(verdict, theirs[verdict.task])),
     ]
     if tested:
-        notes = _notes_of_tests(every, len(tested), papers=papers)
+        notes = _notes_of_tests(every, len(corrected), reference, papers=papers)
     else:  # then there is no test over tasks either
         notes = [f"Nothing is tested{f': {whys[0]}' if told else ''}."]
     title = f"{method} against {reference}, {group.name}"
@@ -178,14 +191,17 @@ def _runs_cell(verdict: Verdict, theirs: int | None) -> Cell:
     return Cell(f"{ours}" if theirs in (None, ours) else f"{ours} and {theirs}", (ours, theirs), note)
 
 
-def _notes_of_tests(every: Sequence[Verdict], tested: int, *, papers: bool) -> list[str]:
+def _notes_of_tests(every: Sequence[Verdict], tests: int, reference: str, *, papers: bool) -> list[str]:
+    """`tests`: those of all methods against the reference."""
     gauge = "If no difference shows, there may still be one."
     if any(verdict.needed is not None for verdict in every):
         size = "a difference as large as the paper’s gain" if papers else "the paper’s gain"
         gauge = f"The verdict that no difference shows needs enough seeds to detect {size} of MLR over its Baseline."
+    family = f"{tests:,} tests against {reference}: those of every method on every task"
+    corrected, which = (f" p, Holm is corrected for all {family}.", "the uncorrected p") if tests > 1 else ("", "p")
     return [
-        f"p is {_tests(every)}; p, Holm is corrected for the {counted(tested, 'task')} with a test. The effect size is Cohen’s d.",
-        f"The verdict uses the uncorrected p: above or below if it is less than 0.05. {gauge}",
+        f"p is {_tests(every)}.{corrected} The effect size is Cohen’s d.",
+        f"The verdict uses {which}: above or below if it is less than 0.05. {gauge}",
     ]
 
 
