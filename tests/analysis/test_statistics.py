@@ -1,8 +1,10 @@
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -245,6 +247,24 @@ def test_the_spread_of_resampled_means_is_the_standard_error() -> None:
     scores = scores_like(10, 4)
     error = math.sqrt((scores.var(axis=0) / 10).sum()) / 4
     assert bootstrap(mean, scores).std() == pytest.approx(error, rel=0.02)
+
+
+def test_intervals_of_few_runs_hold_the_true_mean_as_seldom_as_the_page_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) % \| (\d+) % \| (\d+) % \|$", page, re.MULTILINE)
+    assert [row[0] for row in rows] == ["4", "5", "10"]
+    for runs, *shares in (map(int, row) for row in rows):
+        for tasks, share in zip((1, 3, 6), shares, strict=True):
+            experiments = np.random.default_rng(0).standard_normal((runs, 2000 * tasks))
+            means = bootstrap(partial(mean_of_every, tasks), experiments, resamples=500)
+            low, high = np.quantile(means, [0.025, 0.975], axis=0)
+            held = ((low <= 0) & (high >= 0)).mean()
+            assert held == pytest.approx(share / 100, abs=0.02)  # its standard error is 0.01 or less
+
+
+def mean_of_every(tasks: int, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The means of experiments with so many tasks each, side by side in one matrix."""
+    return np.asarray(matrix.reshape(*matrix.shape[:-1], -1, tasks).mean(axis=(-3, -1)))
 
 
 def test_the_same_scores_give_the_same_resamples() -> None:
