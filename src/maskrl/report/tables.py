@@ -123,10 +123,6 @@ def short_digests(text: str) -> str:
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", text)
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def key_of(*names: str) -> str:
     """A name for files and links: lower-case letters, digits and hyphens, short enough for a file system."""
     letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in "-".join(names).lower())

@@ -17,13 +17,13 @@ from maskrl.report.tables import (
     Mark,
     Table,
     as_printed,
-    counted,
     key_of,
     number,
     spread,
     summary_cell,
     tabulated,
 )
+from maskrl.words import count
 
 MOST_LINES = 12  # sentences before the rest is folded
 RUNS = ("mean", "std", "runs")
@@ -93,7 +93,7 @@ def our_cell(group: Group, method: str | None, task: str) -> Cell:
     if len(values):
         return summary_cell(values)
     started = len(group.runs_of(method, task))
-    return Cell("–", note=f"{counted(started, 'run')} not finished yet" if started else "no runs")
+    return Cell("–", note=f"{count(started, 'run')} not finished yet" if started else "no runs")
 
 
 def papers_cell(cell: PublishedScore | None) -> Cell:
@@ -179,7 +179,7 @@ def _runs_of_reference(group: Group, method: str, verdicts: Verdicts, *, papers:
         return cell.seeds if cell else None
 
     found = {verdict.task: runs(verdict) for verdict in verdicts.tasks}
-    known = [count for count in found.values() if count is not None]
+    known = [one for one in found.values() if one is not None]
     fewest = min(known) if len(known) == len(found) else None
     return found | {verdict.task: fewest for verdict in verdicts.overall}
 
@@ -187,7 +187,7 @@ def _runs_of_reference(group: Group, method: str, verdicts: Verdicts, *, papers:
 def _runs_cell(verdict: Verdict, theirs: int | None) -> Cell:
     """The runs of both that count, once if both have the same number."""
     ours, left_out = verdict.runs, verdict.left_out
-    note = f"{counted(left_out, 'run')} without a partner of the same seed left out" if left_out else ""
+    note = f"{count(left_out, 'run')} without a partner of the same seed left out" if left_out else ""
     return Cell(f"{ours}" if theirs in (None, ours) else f"{ours} and {theirs}", (ours, theirs), note)
 
 
@@ -225,8 +225,8 @@ def _difference_cell(verdict: Verdict, *, told: bool) -> Cell:
     if verdict.difference is None:
         value = verdict.mean - verdict.reference
         return Cell(shown(value, sign=True), (value, None, None), note="" if told else verdict.untested)
-    value, low, high = shown_difference(verdict.difference, verdict.digits)
-    return Cell(f"{value} ({low} to {high})", verdict.difference[:3])
+    difference, low, high = shown_difference(verdict.difference, verdict.digits)
+    return Cell(f"{difference} ({low} to {high})", verdict.difference[:3])
 
 
 def _p_cell(p: float | None) -> Cell:
@@ -254,7 +254,7 @@ def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> 
     counts = Counter(verdict.outcome for verdict in verdicts)
     untested = len(verdicts) - counts["above"] - counts["below"] - counts["consistent"]
     told = (
-        f"{method} is above {reference} on {counts['above']} of {counted(len(verdicts), 'task')} and below on "
+        f"{method} is above {reference} on {counts['above']} of {count(len(verdicts), 'task')} and below on "
         f"{counts['below']}; on {counts['consistent']} no difference shows"
     )
     told += f", and {untested} {'has' if untested == 1 else 'have'} no verdict." if untested else "."
