@@ -197,10 +197,14 @@ def _notes_of_tests(every: Sequence[Verdict], tests: int, reference: str, *, pap
     if any(verdict.needed is not None for verdict in every):
         size = "a difference as large as the paper’s gain" if papers else "the paper’s gain"
         gauge = f"The verdict that no difference shows needs enough seeds to detect {size} of MLR over its Baseline."
-    family = f"{tests:,} tests against {reference}: those of every method on every task"
-    corrected, which = (f" p, Holm is corrected for all {family}.", "the uncorrected p") if tests > 1 else ("", "p")
+    test, which = f"p is {_tests(every)}.", "p"
+    if tests > 1:
+        test += (
+            f" p, Holm is corrected for all {tests:,} tests against {reference}: those of every method on every task."
+        )
+        which = "the uncorrected p"
     return [
-        f"p is {_tests(every)}.{corrected} The effect size is Cohen’s d.",
+        f"{test} The effect size is Cohen’s d.",
         f"The verdict uses {which}: above or below if it is less than 0.05. {gauge}",
     ]
 
