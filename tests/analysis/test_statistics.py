@@ -1,8 +1,10 @@
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,6 +249,24 @@ def test_the_spread_of_resampled_means_is_the_standard_error() -> None:
     assert bootstrap(mean, scores).std() == pytest.approx(error, rel=0.02)
 
 
+def test_intervals_of_few_runs_hold_the_true_mean_as_seldom_as_the_page_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) % \| (\d+) % \| (\d+) % \|$", page, re.MULTILINE)
+    assert [row[0] for row in rows] == ["4", "5", "10"]
+    for runs, *shares in (map(int, row) for row in rows):
+        for tasks, share in zip((1, 3, 6), shares, strict=True):
+            experiments = np.random.default_rng(0).standard_normal((runs, 2000 * tasks))
+            means = bootstrap(partial(mean_of_every, tasks), experiments, resamples=500)
+            low, high = np.quantile(means, [0.025, 0.975], axis=0)
+            held = ((low <= 0) & (high >= 0)).mean()
+            assert held == pytest.approx(share / 100, abs=0.02)  # its standard error is 0.01 or less
+
+
+def mean_of_every(tasks: int, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The means of experiments with so many tasks each, side by side in one matrix."""
+    return np.asarray(matrix.reshape(*matrix.shape[:-1], -1, tasks).mean(axis=(-3, -1)))
+
+
 def test_the_same_scores_give_the_same_resamples() -> None:
     one, again = (bootstrap(interquartile_mean, scores_like(5, 3), resamples=500) for _ in range(2))
     assert (one == again).all()
@@ -329,6 +349,15 @@ def test_a_summary_has_the_standard_deviation_over_runs_with_n_minus_1() -> None
     assert math.isnan(Summary.of([5.0]).std)
 
 
+def test_differences_are_equal_if_only_the_rounding_of_the_scores_sets_them_apart() -> None:
+    x, y = np.array([1.1, 2.2, 3.3]), np.array([0.1, 1.2, 2.3])
+    assert len({*(x - y)}) > 1  # 1.0000000000000002 is one of them
+    assert Summary.of_differences(x, y) == (pytest.approx(1), 0, 3)
+    assert Summary.of_differences([1e6, 2e6, 3e6], [1e6, 2e6, 3e6 + 1e-7]).std == 0  # a difference of 1e-7 in 3e6
+    assert Summary.of_differences([1, 2, 3], [1, 2, 3 + 1e-7]).std == pytest.approx(1e-7 / math.sqrt(3))
+    assert Summary.of_differences([9.0, 8.0, 10.0], [1.0, 2.0, 0.0]) == (8, 2, 3)
+
+
 def test_a_summary_can_be_put_on_another_scale() -> None:
     assert Summary(30, 5, 3).scaled(10, 60) == (0.4, 0.1, 3)
     assert Summary(30, 5, 3).scaled(60, 10) == (0.6, 0.1, 3)
@@ -369,13 +398,13 @@ def test_against_an_exact_number_it_is_the_test_of_one_sample() -> None:
     assert welch([Summary.of(runs)], [Summary(7, 0, 1)]).p == pytest.approx(stats.ttest_1samp(runs, 7).pvalue)
 
 
-def test_where_nothing_varies_a_difference_is_not_tested() -> None:
-    assert welch([Summary(100, 0, 3)], [Summary(100, 0, 3)]) == (0, 0, 0, 1)
+@pytest.mark.parametrize("mean", [90, 100])
+def test_where_nothing_varies_there_is_no_test(mean: float) -> None:
     with pytest.raises(ValueError, match="needs a spread"):
-        welch([Summary(90, 0, 3)], [Summary(100, 0, 3)])
+        welch([Summary(mean, 0, 3)], [Summary(100, 0, 3)])
 
 
-@pytest.mark.parametrize("unit", [1e-90, 1e100])
+@pytest.mark.parametrize("unit", [1e-200, 1e-90, 1e100, 1e200])
 def test_welchs_test_does_not_depend_on_the_unit(unit: float) -> None:
     x, y = [Summary(3, 1, 5)], [Summary(1, 2, 4)]
     plain = welch(x, y)

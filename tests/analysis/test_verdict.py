@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from maskrl.analysis.protocol import Protocol, protocol_of
 from maskrl.analysis.reading import RunScores
 from maskrl.analysis.scores import Scores, ScoresError, scale
-from maskrl.analysis.verdict import Verdict, against_paper, papers_gain, versus
+from maskrl.analysis.statistics import Difference
+from maskrl.analysis.verdict import Verdict, against_paper, papers_gain, shown, shown_difference, shown_p, versus
 from maskrl.recipes import find, resolve
 from maskrl.recipes.published import published_scores
 
@@ -58,8 +61,8 @@ def test_between_the_paper_and_four_runs_like_it_no_difference_shows_where_four_
     assert verdict.difference.p == pytest.approx(theirs.pvalue)
     assert verdict.sentence == (
         "dmcontrol/reacher-easy: no difference between mlr and paper, Table 1 (10 seeds) shows. 847 (4 runs) against 866; "
-        f"difference -19, 95 % interval {verdict.difference.low:.0f} to {verdict.difference.high:.0f}, "
-        f"p = {verdict.difference.p:.2g}."
+        f"difference −19, 95 % interval −{-verdict.difference.low:.0f} to {verdict.difference.high:.0f}, "
+        f"p = {verdict.difference.p:.3f}."
     )
 
 
@@ -283,14 +286,24 @@ def test_a_run_without_a_partner_of_its_seed_does_not_undo_the_pairs() -> None:
 
 
 def test_partners_are_found_whatever_the_other_seeds_are() -> None:
-    x, y = [1.0, 500.0, 700.0, 650.0, 900.0], [480.0, 690.0, 620.0, 875.0, 2.0, 3.0]
-    runs = [*runs_of("mlr", "toy/reach", x, at=3000), *runs_of("baseline", "toy/reach", y, at=3000, first_seed=2)]
+    x, y = [500.0, 700.0, 650.0, 900.0], [1.0, 480.0, 690.0, 620.0, 875.0, 2.0, 3.0]
+    runs = [*runs_of("mlr", "toy/reach", x, at=3000, first_seed=2), *runs_of("baseline", "toy/reach", y, at=3000)]
     (verdict,) = versus(Scores(tuple(runs)), "mlr", "baseline").tasks
     assert verdict.difference is not None
-    assert verdict.difference.p == pytest.approx(stats.ttest_rel(x[1:], y[:4]).pvalue)
+    assert verdict.difference.p == pytest.approx(stats.ttest_rel(x, y[1:5]).pvalue)
     assert verdict.difference.value == pytest.approx(verdict.mean - verdict.reference)
     assert (verdict.runs, verdict.left_out) == (4, 3)
     assert verdict.sentence.endswith("; 3 runs without a partner of the same seed left out.")
+
+
+@pytest.mark.parametrize("shared", [3, 4, 19])
+def test_if_both_methods_have_other_seeds_every_run_counts(shared: int) -> None:
+    x, y = spread_around(700, 50, 20), spread_around(600, 50, 20)
+    runs = [*runs_of("mlr", "toy/reach", x), *runs_of("baseline", "toy/reach", y, first_seed=21 - shared)]
+    (verdict,) = versus(Scores(tuple(runs)), "mlr", "baseline").tasks
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(stats.ttest_ind(x, y, equal_var=False).pvalue)
+    assert (verdict.outcome, verdict.runs, verdict.paired, verdict.left_out) == ("above", 20, False, 0)
 
 
 def test_partners_that_differ_by_a_constant_are_compared_by_welchs_test_without_the_others() -> None:
@@ -372,6 +385,14 @@ def test_differences_that_are_all_the_same_are_no_certainty() -> None:
     assert (verdict.outcome, verdict.paired) == ("consistent", False)
 
 
+def test_differences_that_vary_little_beside_the_scores_are_tested_in_pairs() -> None:
+    x, y = [700.0, 800.0, 900.0, 1000.0], [400.0, 500.0, 600.0, 700.001]
+    (verdict,) = versus(Scores(tuple(both("toy/reach", x, y, at=3000))), "mlr", "baseline").tasks
+    assert verdict.difference is not None
+    assert verdict.difference.p == pytest.approx(stats.ttest_rel(x, y).pvalue)
+    assert (verdict.outcome, verdict.paired) == ("above", True)
+
+
 @pytest.mark.parametrize(("first", "second"), [(10.0, 0.0), (0.1, 0.3), (7.0, 7.0)])
 def test_without_any_spread_there_is_no_test(first: float, second: float) -> None:
     (verdict,) = versus(Scores(tuple(both("toy/reach", [first] * 4, [second] * 4, at=3000))), "mlr", "baseline").tasks
@@ -381,6 +402,19 @@ def test_without_any_spread_there_is_no_test(first: float, second: float) -> Non
     assert verdict.untested == why
     assert verdict.conclusion == "toy/reach: mlr and baseline are not tested"
     assert verdict.sentence.endswith(f"; {why}.")
+
+
+FEW_VALUES = st.lists(st.sampled_from([0.0, 0.1, 0.3, 1e-200, 3e-200]), min_size=4, max_size=4)
+
+
+@given(st.tuples(FEW_VALUES, FEW_VALUES), st.tuples(FEW_VALUES, FEW_VALUES))
+def test_whatever_the_scores_are_a_spread_is_looked_for_before_the_test(
+    one: tuple[list[float], list[float]], other: tuple[list[float], list[float]]
+) -> None:
+    runs = [*both("dmcontrol/reacher-easy", *one), *both("dmcontrol/cheetah-run", *other)]
+    verdicts = versus(Scores(tuple(runs)), "mlr", "baseline", papers=False)
+    for verdict in (*verdicts.tasks, *verdicts.overall):
+        assert (verdict.difference is None) == (verdict.outcome == "not tested")
 
 
 def test_without_any_spread_three_runs_are_too_few_and_seeds_do_not_matter() -> None:
@@ -527,6 +561,77 @@ def test_other_methods_do_not_stand_in_the_way() -> None:
     odd = runs_of("mlr agent.hidden=64", "toy/reach", [1.0], protocol=other, at=3000)
     scores = Scores((*both("toy/reach", [30.0, 31.0], [30.0, 31.0], at=3000), *odd))
     assert len(versus(scores, "mlr", "baseline").tasks) == 1
+
+
+# ── Numbers as text ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234.5, "1,234"), (99.96, "100.0"), (-12.34, "−12.3"), (0.6789, "0.679"), (None, "–"), (float("nan"), "–")],
+)
+def test_a_number_for_people(value: float | None, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_a_number_may_have_a_sign_but_0_has_no_minus() -> None:
+    assert shown(3.2, 1, sign=True) == "+3.2"
+    assert [shown(value, 0) for value in (-0.4, -0.0, -0.6)] == ["0", "0", "−1"]
+    assert shown(-0.4, 0, sign=True) == "+0"
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (-2839, -3240, -2438, ("−2,839", "−3,240", "−2,438")),  # the scores have no decimals
+        (127.6, 95.4, 159.8, ("+128", "95", "160")),
+        (1.25, 0.4, 2.1, ("+1.2", "0.4", "2.1")),  # two digits of 1.7
+        (0.828, 0.00076, 1.65524, ("+0.8280", "0.0008", "1.6552")),  # one of 0.00076, which is not 0
+        (-40.3, -80.8, 0.2, ("−40.3", "−80.8", "0.2")),
+        (400.0, 399.9958, 400.0042, ("+400.0000", "399.9958", "400.0042")),  # two of 0.0084
+        (0.0, 0.0, 0.0, ("+0", "0", "0")),
+        (1.0, float("-inf"), float("inf"), ("+1", "–", "–")),
+    ],
+)
+def test_an_interval_has_the_digits_that_tell_it_from_0(
+    value: float, low: float, high: float, text: tuple[str, str, str]
+) -> None:
+    assert shown_difference(Difference(value, low, high, 0.5), 0) == text
+
+
+def test_an_interval_has_the_digits_of_the_scores() -> None:
+    assert shown_difference(Difference(0.25, -30, 30.5, 0.9), 3) == ("+0.250", "−30.000", "30.500")
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [
+        (1.0, "1.000"),
+        (0.0123, "0.012"),
+        (0.04949, "0.049"),
+        (0.04987, "0.0499"),
+        (0.049996, "0.049996"),
+        (0.05, "0.050"),
+        (0.0502, "0.050"),
+        (0.0009, "< 0.001"),
+        (0.0, "< 0.001"),
+    ],
+)
+def test_a_p_below_5_percent_never_reads_5_percent(p: float, text: str) -> None:
+    assert shown_p(p) == text
+
+
+def test_a_sentence_does_not_round_its_verdict_away() -> None:
+    x, y = [500.72, 540.76, 471.83, 610.87, 554.96], [500.0, 540.0, 470.0, 610.0, 555.0]
+    (verdict,) = versus(Scores(tuple(both("toy/reach", x, y, at=3000))), "mlr", "baseline").tasks
+    assert verdict.sentence == (
+        "toy/reach: mlr is above baseline. 536 (5 runs) against 535; difference +0.8280, 95 % interval 0.0008 to 1.6552, "
+        "p = 0.0499."
+    )
+    many = replace(verdict, mean=1000.0, reference=3839.0, runs=1200, difference=Difference(-2839, -3240, -2438, 1e-9))
+    assert many.sentence.endswith(
+        ". 1,000 (1,200 runs) against 3,839; difference −2,839, 95 % interval −3,240 to −2,438, p < 0.001."
+    )
 
 
 # ── The paper's gain ──────────────────────────────────────────────────────────────────────────────────────────────────

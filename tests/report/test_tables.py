@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maskrl.report import exports
 from maskrl.report.exports import as_csv, latex, markdown
-from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, short_digests, shown, spread, tabulated
+from maskrl.report.tables import Cell, Column, Field, Table, key_of, number, short_digests, spread, tabulated
 from maskrl.runs.directory import write_whole
 
 SCORES = Table(
@@ -35,19 +35,10 @@ def one_cell(text: str) -> Table:
 # ── Numbers and texts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1234.5, "1,234"), (99.96, "100.0"), (-12.34, "−12.3"), (0.6789, "0.679"), (None, "–"), (float("nan"), "–")],
-)
-def test_a_number_for_people(value: float | None, text: str) -> None:
-    assert shown(value) == text
-
-
 def test_mean_and_spread_have_the_same_digits() -> None:
     assert spread(907, 58) == "907 ± 58"
     assert spread(99, 250.4) == "99 ± 250"
     assert spread(0.5, None) == spread(0.5, float("nan")) == "0.500"
-    assert shown(3.2, 1, sign=True) == "+3.2"
 
 
 def test_a_sha256_is_shortened_to_eight_digits() -> None:

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from maskrl.analysis.statistics import CONFIDENCE, ENOUGH, POWER, Summary, effect_size, seeds_needed, t_quantile
+from maskrl.analysis.statistics import ALPHA, ENOUGH, POWER, Summary, effect_size, seeds_needed, t_quantile
 
 FEW = 10  # runs below which tests over several tasks are simulated
 DRAWS = 10_000  # simulated tests: a standard error of at most about 0.004
@@ -32,7 +32,7 @@ def power(x: Sequence[Summary], y: Sequence[Summary], seeds: Sequence[int]) -> f
     if len(parts) > 1 and min(seeds) < FEW:
         return _simulated(difference, parts)
     freedom = variance**2 / math.fsum(part**2 / left for part, left in parts)
-    return t_beyond(t_quantile(1 - CONFIDENCE, freedom), freedom, difference / math.sqrt(variance))
+    return t_beyond(t_quantile(ALPHA, freedom), freedom, difference / math.sqrt(variance))
 
 
 def _simulated(difference: float, parts: Sequence[tuple[float, int]]) -> float:
@@ -56,7 +56,7 @@ def _estimates(place: int, left: int) -> NDArray[np.float64]:
 def _critical() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A table for interpolation: 1 / degrees of freedom → the logarithm of t's quantile."""
     inverse = np.linspace(1e-6, 1, 201)
-    return inverse, np.log([t_quantile(1 - CONFIDENCE, 1 / value) for value in inverse])
+    return inverse, np.log([t_quantile(ALPHA, 1 / value) for value in inverse])
 
 
 def t_beyond(t: float, freedom: float, centre: float) -> float:

@@ -19,11 +19,12 @@ Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]  # (..., runs, tasks) → (...)
 
 RESAMPLES = 50_000
-CONFIDENCE = 0.95
+ALPHA = 0.05  # a test with a smaller p shows a difference; intervals are of 1 - ALPHA
 POWER = 0.8  # a sufficient probability of finding a difference
 # Minimum runs per method for intervals, tests and probabilities. If two runs beat two others, the probability of improvement is 1
 # in every resample: a certainty that two runs cannot give.
 ENOUGH = 4
+ROUNDING = 1e-12  # relative to the largest score: numbers that differ by less are equal
 
 
 # ── Aggregates ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +161,7 @@ def _pieces(resamples: int, size: int) -> Iterator[int]:
 def _with_interval(value: Array, values: Array, runs: int) -> Estimate:
     if runs < ENOUGH:
         return Estimate(value, np.full_like(value, math.nan), np.full_like(value, math.nan))
-    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+    low, high = np.quantile(values, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     return Estimate(value, low, high)
 
 
@@ -189,9 +190,21 @@ class Summary(NamedTuple):
     def of(cls, scores: ArrayLike) -> "Summary":
         """Summarise the scores of runs on one task. The standard deviation of one run is NaN, that of equal scores exactly 0."""
         values = np.asarray(scores, dtype=np.float64)
+        return cls._of(values, size=np.abs(values).max(initial=0))
+
+    @classmethod
+    def of_differences(cls, x: ArrayLike, y: ArrayLike) -> "Summary":
+        """Summarise x - y, the scores of two methods with the same seeds. Differences that are equal but for the rounding of
+        the scores have a standard deviation of exactly 0.
+        """
+        x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        return cls._of(x - y, size=np.abs([x, y]).max(initial=0))
+
+    @classmethod
+    def _of(cls, values: Array, *, size: float) -> "Summary":
         std = math.nan
-        if values.size > 1:  # scores that differ only by rounding are equal
-            std = 0.0 if np.allclose(values, values[0], rtol=1e-12, atol=0) else float(values.std(ddof=1))
+        if values.size > 1:
+            std = 0.0 if np.ptp(values) <= ROUNDING * size else float(values.std(ddof=1))
         return cls(float(values.mean()), std, values.size)
 
     def scaled(self, zero: float, one: float) -> "Summary":
@@ -215,23 +228,23 @@ def welch(x: Sequence[Summary], y: Sequence[Summary]) -> Difference:
     """Welch's t test of the difference of means over tasks, with Satterthwaite's degrees of freedom.
 
     Each task and method has its own variance; with one task it is the standard test of two samples. A sample with a standard
-    deviation of 0 counts as exact, with any number of runs; if all do, a difference cannot be tested: ValueError. Applied to
-    differences between runs of the same seed, against `ZERO`, it is the paired t test.
+    deviation of 0 counts as exact, with any number of runs; if all do, there is no test: ValueError. Applied to differences
+    between runs of the same seed, against `ZERO`, it is the paired t test.
     """
     if len(x) != len(y):
         raise ValueError(f"{len(x)} tasks cannot be compared with {len(y)}.")
     value = math.fsum([*(s.mean for s in x), *(-s.mean for s in y)]) / len(x)
-    parts = [(s.std**2 / s.runs, s.runs - 1) for s in (*x, *y) if s.std != 0]
-    if any(math.isnan(part) for part, _ in parts):
+    varied = [s for s in (*x, *y) if s.std != 0]
+    if any(math.isnan(s.std) for s in varied):
         raise ValueError("A test needs at least two runs of each method; one run has no spread.")
-    variance = math.fsum(part for part, _ in parts)
-    if variance == 0 and value != 0:
+    if not varied:
         raise ValueError("A test needs a spread; here no score varies between runs.")
-    if variance == 0:
-        return Difference(0.0, 0.0, 0.0, 1.0)
-    error = math.sqrt(variance) / len(x)
+    largest = max(s.std for s in varied)  # the unit of the variances: the square of a very small number would be 0
+    parts = [((s.std / largest) ** 2 / s.runs, s.runs - 1) for s in varied]
+    variance = math.fsum(part for part, _ in parts)
+    error = largest * math.sqrt(variance) / len(x)
     freedom = 1 / math.fsum((part / variance) ** 2 / left for part, left in parts)
-    reach = t_quantile(1 - CONFIDENCE, freedom) * error
+    reach = t_quantile(ALPHA, freedom) * error
     return Difference(value, value - reach, value + reach, t_two_sided(value / error, freedom))
 
 
@@ -268,7 +281,7 @@ def seeds_needed(effect: float) -> int | None:
     if effect == 0 or math.isnan(effect):
         return None
     z = NormalDist().inv_cdf
-    return max(ENOUGH, math.ceil(2 * ((z((1 + CONFIDENCE) / 2) + z(POWER)) / effect) ** 2))
+    return max(ENOUGH, math.ceil(2 * ((z(1 - ALPHA / 2) + z(POWER)) / effect) ** 2))
 
 
 # ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,10 +10,9 @@ import numpy as np
 from maskrl.analysis.protocol import papers_protocol
 from maskrl.analysis.scores import Scores, scale
 from maskrl.analysis.statistics import (
-    CONFIDENCE,
+    ALPHA,
     ENOUGH,
     ZERO,
-    Array,
     Difference,
     Summary,
     effect_size,
@@ -21,6 +20,7 @@ from maskrl.analysis.statistics import (
     welch,
 )
 from maskrl.recipes.published import PublishedScore, published
+from maskrl.words import count
 
 # "not tested": no number of runs allows a test against the paper's number, or no score varies between runs.
 Outcome = Literal["consistent", "above", "below", "not enough seeds", "not tested"]
@@ -45,30 +45,28 @@ class Verdict:
     outcome: Outcome
     paired: bool = False  # whether the test is on differences between runs of the same seed
     untested: str = ""  # why there is no test
-    left_out: int = 0  # runs of both methods that do not count, because the other method has no run of their seed
+    left_out: int = 0  # runs that do not count, because the other method has no run of their seed
     with_paper: bool = False  # whether theirs are the paper's scores
 
     @property
     def sentence(self) -> str:
         """The verdict as a sentence. Large numbers have no decimals, small ones some."""
-        digits = digits_for(max(abs(self.mean), abs(self.reference)))
-
-        def shown(value: float, sign: str = "") -> str:
-            return f"{value:{sign}.{digits}f}"
-
-        counted = f"{self.runs} run{'s' if self.runs > 1 else ''}"
-        scores = f"{shown(self.mean)} ({counted}) against {shown(self.reference)}"
+        mean, reference = (shown(value, self.digits) for value in (self.mean, self.reference))
         ending = self.untested
         if self.difference is not None:
-            value, low, high, p = self.difference
-            ending = f"difference {shown(value, '+')}, 95 % interval {shown(low)} to {shown(high)}, p = {p:.2g}"
+            value, low, high = shown_difference(self.difference, self.digits)
+            p = shown_p(self.difference.p)
+            ending = f"difference {value}, 95 % interval {low} to {high}, p {p if p.startswith('<') else f'= {p}'}"
         if self.left_out:
-            ending += (
-                f"; {self.left_out} run{'s' if self.left_out > 1 else ''} without a partner of the same seed left out"
-            )
+            ending += f"; {count(self.left_out, 'run')} without a partner of the same seed left out"
         if self.outcome == "not enough seeds" and self.needed is not None and not self.with_paper:
-            ending += f"; about {self.needed} seeds of each method would show the paper's own gain"
-        return f"{self.conclusion}. {scores}; {ending}."
+            ending += f"; about {count(self.needed, 'seed')} of each method would show the paper's own gain"
+        return f"{self.conclusion}. {mean} ({count(self.runs, 'run')}) against {reference}; {ending}."
+
+    @property
+    def digits(self) -> int:
+        """The decimals of its scores."""
+        return digits_for(max(abs(self.mean), abs(self.reference)))
 
     @property
     def conclusion(self) -> str:
@@ -89,6 +87,36 @@ class Verdict:
 def digits_for(size: float) -> int:
     """The number of decimals for a number of this size: none from 100 on, three below 10."""
     return 0 if size >= 100 else 1 if size >= 10 else 3
+
+
+def shown(value: float | None, digits: int | None = None, *, sign: bool = False) -> str:
+    """A number as text: whole from 100 on, three digits below 10, with a typographic minus sign."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if digits is None:
+        digits = digits_for(abs(value))
+    value = round(float(value), digits) + 0.0  # turns -0.0 into 0.0
+    return f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
+
+
+def shown_difference(difference: Difference, digits: int) -> tuple[str, str, str]:
+    """The difference and both ends of its interval as text, with these decimals or more.
+
+    At least two significant digits of the interval's width are shown, and one of each end: one that is not 0 must not read 0.
+    """
+    value, low, high, _ = difference
+    for number, significant in ((high - low, 2), (low, 1), (high, 1)):
+        if number and math.isfinite(number):
+            digits = max(digits, significant - 1 - math.floor(math.log10(abs(number))))
+    return shown(value, digits, sign=True), shown(low, digits), shown(high, digits)
+
+
+def shown_p(p: float) -> str:
+    """A p value as text: three decimals, and more if one below `ALPHA` would otherwise read as not below it."""
+    digits = 3
+    while p < ALPHA <= round(p, digits):
+        digits += 1
+    return "< 0.001" if p < 0.001 else f"{p:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -161,9 +189,9 @@ def versus(
 ) -> Verdicts:
     """Compare the runs of two methods on the tasks that both have. Raises ScoresError for runs of different protocols.
 
-    If they share at least `ENOUGH` seeds of a task, only runs of these seeds count, and the test is paired: runs of a seed share
-    their warm-up, resets, noise and evaluation starts. `papers`: for MLR and the Baseline with the paper's protocol, also give
-    the seeds needed to show the paper's gain.
+    If one method has all seeds of the other on a task, and these are at least `ENOUGH`, only runs of these seeds count, and the
+    test is paired: runs of a seed share their warm-up, resets, noise and evaluation starts. `papers`: for MLR and the Baseline
+    with the paper's protocol, also give the seeds needed to show the paper's gain.
     """
     scores = scores.where(lambda run: run.method in (first, second)).at(at)
     if not mixed:
@@ -180,25 +208,23 @@ def versus(
         runs, pairs = len(x) + len(y), None
         if (partners := _partners(scores.seeds(first, task), scores.seeds(second, task))) is not None:
             x, y = x[partners[0]], y[partners[1]]
-            pairs = _pairs(x - y)
+            differences = Summary.of_differences(x, y)
+            # All are equal: that happens easily with a few integer scores, and there is no test without a spread.
+            pairs = None if differences.std == 0 else differences
         left_out = runs - len(x) - len(y)
         sides.append(_Side(task, times[0], Summary.of(x), Summary.of(y), second, gauged, pairs, left_out))
     return _judge(first, second, sides, problems)
 
 
 def _partners(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]] | None:
-    """The places of both methods' runs of the seeds that they share. None if these are too few, or a method has a seed twice."""
+    """The places of both methods' runs of the seeds that they share. None if these are too few, if both have other seeds, too, of
+    which a pairing would lose the runs, or if a method has a seed twice.
+    """
     shared = sorted({*first} & {*second})
-    if len(shared) < ENOUGH or any(len({*seeds}) < len(seeds) for seeds in (first, second)):
+    repeated = any(len({*seeds}) < len(seeds) for seeds in (first, second))
+    if repeated or len(shared) < max(ENOUGH, min(len(first), len(second))):
         return None
     return [first.index(seed) for seed in shared], [second.index(seed) for seed in shared]
-
-
-def _pairs(differences: Array) -> Summary | None:
-    """The differences between runs of the same seed. None if all are equal: that happens easily with a few integer scores, and
-    there is no test without a spread.
-    """
-    return None if np.allclose(differences, differences[0]) else Summary.of(differences)
 
 
 def papers_gain(tasks: Sequence[tuple[str, int]]) -> float | None:
@@ -224,7 +250,7 @@ class _Side:
     label: str
     gauged: bool  # whether the paper's gain of MLR over its Baseline applies to these methods and this protocol
     pairs: Summary | None = None  # differences between runs of the same seed, if the test is paired
-    left_out: int = 0  # runs without a partner of the same seed, where enough have one
+    left_out: int = 0  # runs without a partner of the same seed, if the others are paired
     untestable: str = ""  # why theirs allows no test
     with_paper: bool = False  # whether theirs is the paper's score
 
@@ -293,7 +319,7 @@ def _first_few(names: Sequence[str]) -> str:
 
 def _outcome(runs: int, difference: Difference, needed: int | None) -> Outcome:
     """The outcome of a test. "consistent" requires enough runs to have found the paper's gain."""
-    if difference.p < 1 - CONFIDENCE:
+    if difference.p < ALPHA:
         return "above" if difference.value > 0 else "below"
     return "not enough seeds" if needed is not None and runs < needed else "consistent"
 

@@ -20,9 +20,10 @@ from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, in_short, versions, what_was_run
 from maskrl.report.probes import representation
 from maskrl.report.published import studies
-from maskrl.report.tables import Mark, counted, short_digests
+from maskrl.report.tables import Mark, short_digests
 from maskrl.report.task_by_task import MARKS, in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
+from maskrl.words import count
 
 Against = Literal["published", "none"]
 
@@ -89,21 +90,24 @@ OUTCOMES: Mapping[Mark, tuple[str, str]] = {
 
 
 def _comparisons(groups: Sequence[Group]) -> str:
-    """The verdicts in one sentence, such as "Of 3 comparisons, 1 is above, 2 are below."."""
-    marks = Counter(
-        MARKS[verdict.outcome]
+    """The verdicts in words, such as "Of 3 comparisons, 1 is above, 2 are below. Verdicts are not corrected …"."""
+    verdicts = [
+        verdict
         for group in groups
         for found in (*group.against_baseline.values(), *group.against_paper.values())
         for verdict in found.overall or found.tasks
-    )
+    ]
+    marks = Counter(MARKS[verdict.outcome] for verdict in verdicts)
     parts = [
         one if marks[mark] == 1 else several.format(marks[mark])
         for mark, (one, several) in OUTCOMES.items()
         if marks[mark]
     ]
-    return (
-        f"Of {counted(sum(marks.values()), 'comparison')}, {', '.join(parts)}." if parts else "Nothing is compared yet."
-    )
+    if not parts:
+        return "Nothing is compared yet."
+    several = sum(verdict.difference is not None for verdict in verdicts) > 1
+    uncorrected = " Verdicts are not corrected for several tests." if several else ""
+    return f"Of {count(len(verdicts), 'comparison')}, {', '.join(parts)}.{uncorrected}"
 
 
 def _counts(
@@ -117,7 +121,7 @@ def _counts(
         counts["unfinished"] = unfinished
     counts["problem"] = problems
     return tuple(
-        (f"{count:,}", what if count == 1 or what == "unfinished" else f"{what}s") for what, count in counts.items()
+        (f"{many:,}", what if many == 1 or what == "unfinished" else f"{what}s") for what, many in counts.items()
     )
 
 
@@ -161,7 +165,7 @@ def _headline(group: Group) -> Lines:
         lines.append(Line(f"Beside the paper: {group.not_the_papers}.", "apart"))
     if not lines:
         runs = Counter(run.method for run in group.final.runs)
-        means = [f"{method} has {counted(runs[method], 'run')} with a final score" for method in group.methods]
+        means = [f"{method} has {count(runs[method], 'run')} with a final score" for method in group.methods]
         lines.append(Line(f"{'; '.join(means)}. There is nothing to compare with."))
     return Lines(group.name, tuple(lines))
 

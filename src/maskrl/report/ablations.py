@@ -6,11 +6,12 @@ import numpy as np
 
 from maskrl import recipes
 from maskrl.analysis.protocol import method_of
+from maskrl.analysis.verdict import shown
 from maskrl.recipes.ablations import STUDIES, Study
 from maskrl.recipes.published import PublishedAggregate, published, published_aggregates, published_scores
 from maskrl.report.document import Section
 from maskrl.report.groups import Group, short
-from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, as_printed, key_of, number, shown, tabulated
+from maskrl.report.tables import NOTHING, Cell, Column, Field, Table, as_printed, key_of, number, tabulated
 from maskrl.report.task_by_task import RUNS, our_cell, papers_cell, papers_column
 
 Rows = Mapping[str, Mapping[str, str]]  # label of a row → task → the name of its runs' method

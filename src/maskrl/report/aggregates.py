@@ -10,7 +10,8 @@ from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import Array, Estimate
 from maskrl.report.document import Block, Chart, Section
 from maskrl.report.groups import Group, in_order
-from maskrl.report.tables import Cell, Column, Field, Table, counted, estimate_cell, number, tabulated
+from maskrl.report.tables import Cell, Column, Field, Table, estimate_cell, number, tabulated
+from maskrl.words import count
 
 AGGREGATE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mean", "optimality_gap": "optimality gap"}
 SCALES = {
@@ -37,10 +38,13 @@ def _aggregates(group: Group, final: Scores, tasks: Sequence[str], matrices: Map
     """Mean, median, interquartile mean and optimality gap of normalised scores, and probabilities of improvement."""
     resamples = _enough_resamples(matrices)
     found = {method: statistics.estimate_all(matrix, resamples=resamples) for method, matrix in matrices.items()}
-    source = f"Intervals hold 95 % and come from {resamples:,} stratified resamples: each task’s runs are resampled separately. "
+    intervals = (
+        f"95 % bootstrap intervals from {resamples:,} stratified resamples: each task’s runs are resampled separately. With "
+        "few runs they are too narrow: with 4 runs on one task they hold the true mean in about 80 % of cases. "
+    )
     told = [
-        f"Over {counted(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
-        f"{source if _has_interval(found) else ''}Below {statistics.ENOUGH} runs per task there is no interval and no "
+        f"Over {count(len(tasks), 'task')}. {SCALES.get(group.suite, '')}".strip(),
+        f"{intervals if _has_interval(found) else ''}Below {statistics.ENOUGH} runs per task there is no interval and no "
         "probability of improvement. If all resamples agree, there is no interval either: agreement of a few runs does not prove "
         "certainty.",
     ]
@@ -79,7 +83,7 @@ def _chart(key: str, found: Mapping[str, Mapping[str, Estimate]]) -> Chart:
         }
         for name, title in AGGREGATE_NAMES.items()
     ]
-    title = f"Aggregates of normalised scores{', with 95 % intervals' if _has_interval(found) else ''}"
+    title = f"Aggregates of normalised scores{', with 95 % bootstrap intervals' if _has_interval(found) else ''}"
     return Chart(key, "intervals", title, {"panels": panels})
 
 
@@ -137,8 +141,8 @@ def _profiles(group: Group, tasks: Sequence[str], matrices: Mapping[str, Array])
     axes = {"x": "normalised score", "y": "share of runs above", "thresholds": thresholds.round(4).tolist()}
     chart = Chart(f"{group.key}-profile-chart", "profile", "Performance profile", {**axes, "methods": methods})
     told = (
-        f"The share of the runs, over {counted(len(tasks), 'task')}, that score above each threshold. A line that is above another "
-        "everywhere is better. Bands hold 95 % at each point separately; there is none below "
-        f"{statistics.ENOUGH} runs per task."
+        f"The share of the runs, over {count(len(tasks), 'task')}, that score above each threshold. A line that is above another "
+        "everywhere is better. Bands are 95 % bootstrap intervals at each point separately. With few runs they are too narrow; "
+        f"below {statistics.ENOUGH} runs per task there is none."
     )
     return Section(f"{group.key}-profiles", "Performance profiles", (told,), (chart,), over=group.name)

@@ -9,8 +9,9 @@ from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
 from maskrl.report.groups import Group, short
 from maskrl.report.published import Study
-from maskrl.report.tables import Cell, Column, Field, Mark, Table, counted, number, short_digests, tabulated
+from maskrl.report.tables import Cell, Column, Field, Mark, Table, number, short_digests, tabulated
 from maskrl.report.task_by_task import MOST_LINES
+from maskrl.words import count
 
 MOST_COMMANDS = 5  # of a published study
 Identity = tuple[Any, ...]  # `RunScores.identity`
@@ -121,7 +122,7 @@ def in_short(groups: Sequence[Group], facts: Sequence[RunFacts], problems: Seque
         "missing run": sum(count for group in groups for count, _ in _missing_runs(group)),
         "problem": len(problems),
     }
-    told = [counted(count, what) for what, count in counts.items() if count]
+    told = [count(many, what) for what, many in counts.items() if many]
     if told:
         return f"{' and '.join(filter(None, [', '.join(told[:-1]), told[-1]]))}: see Gaps."
     return _ending(groups, facts)
@@ -170,7 +171,9 @@ def _gap_sentence(fact: RunFacts) -> str:
 def _study_sentence(study: Study) -> str:
     made = f", made by {'; '.join(study.commands[:MOST_COMMANDS])}" if study.commands else ""
     more = f" and {len(study.commands) - MOST_COMMANDS} more commands" if len(study.commands) > MOST_COMMANDS else ""
-    return f"{study.folder} holds {counted(len(study.facts), 'run')}{made}{more}. Runs that were not finished are not in it."
+    return (
+        f"{study.folder} holds {count(len(study.facts), 'run')}{made}{more}. Runs that were not finished are not in it."
+    )
 
 
 def _missing_runs(group: Group) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from numpy.typing import ArrayLike
 
 from maskrl.analysis.statistics import Estimate, Summary
-from maskrl.analysis.verdict import digits_for
+from maskrl.analysis.verdict import digits_for, shown
 
 LONGEST_KEY = 100  # characters of one name; a file's name has two of them and a suffix
 
@@ -89,15 +89,6 @@ def number(value: float | None, digits: int | None = None, *, note: str = "", ma
     return Cell(shown(value, digits), (value,), note, mark)
 
 
-def shown(value: float | None, digits: int | None = None, *, sign: bool = False) -> str:
-    """A number as text: whole from 100 on, three digits below 10, with a typographic minus sign."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if digits is None:
-        digits = digits_for(abs(value))
-    return f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
-
-
 def spread(mean: float, std: float | None, digits: int | None = None) -> str:
     """Such as "907 ± 58", both with the digits suited to the larger one."""
     if std is None or not math.isfinite(std):
@@ -130,10 +121,6 @@ def estimate_cell(estimate: Estimate) -> Cell:
 def short_digests(text: str) -> str:
     """Shorten every SHA-256 in a text to its first eight digits, which tell files apart."""
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", text)
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def key_of(*names: str) -> str:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from maskrl.analysis.scores import scale
-from maskrl.analysis.statistics import CONFIDENCE, ENOUGH, holm
-from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, digits_for
+from maskrl.analysis.statistics import ALPHA, ENOUGH, holm
+from maskrl.analysis.verdict import GAIN, Verdict, Verdicts, shown, shown_difference, shown_p
 from maskrl.recipes.published import PublishedScore, plainly
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.groups import Group, in_order, short
@@ -17,14 +17,13 @@ from maskrl.report.tables import (
     Mark,
     Table,
     as_printed,
-    counted,
     key_of,
     number,
-    shown,
     spread,
     summary_cell,
     tabulated,
 )
+from maskrl.words import count
 
 MOST_LINES = 12  # sentences before the rest is folded
 RUNS = ("mean", "std", "runs")
@@ -41,7 +40,8 @@ def task_by_task(group: Group) -> Section:
     """The section on tasks: our scores, the paper's beside them, and the verdicts with their numbers."""
     tables = [_scores_table(group)]
     for papers, found in ((True, group.against_paper), (False, group.against_baseline)):
-        tables += [_verdict_table(group, m, verdicts, papers=papers) for m, verdicts in found.items() if verdicts.tasks]
+        corrected = _corrected(found)
+        tables += [_verdict_table(group, m, v, corrected, papers=papers) for m, v in found.items() if v.tasks]
     told = [
         "Mean ± standard deviation over runs, with the number of runs in brackets. The unit of replication is the run."
     ]
@@ -93,7 +93,7 @@ def our_cell(group: Group, method: str | None, task: str) -> Cell:
     if len(values):
         return summary_cell(values)
     started = len(group.runs_of(method, task))
-    return Cell("–", note=f"{counted(started, 'run')} not finished yet" if started else "no runs")
+    return Cell("–", note=f"{count(started, 'run')} not finished yet" if started else "no runs")
 
 
 def papers_cell(cell: PublishedScore | None) -> Cell:
@@ -116,10 +116,10 @@ def _outcome_cell(verdict: Verdict, *, corrected: float | None = None, needs: bo
     """The verdict in a few words. `needs`: with the runs needed to show the paper's gain of MLR over its Baseline."""
     text: str = verdict.outcome
     if needs and verdict.outcome == "not enough seeds" and verdict.needed is not None:
-        text = f"not enough seeds: about {verdict.needed} needed"
+        text = f"not enough seeds: about {verdict.needed:,} needed"
     elif verdict.outcome == "consistent":
         text = "no difference shows"
-    lost = verdict.outcome in ("above", "below") and corrected is not None and corrected >= 1 - CONFIDENCE
+    lost = verdict.outcome in ("above", "below") and corrected is not None and corrected >= ALPHA
     return Cell(text, mark=MARKS[verdict.outcome], note="not after the correction for several tests" if lost else "")
 
 
@@ -127,30 +127,42 @@ def in_words(verdicts: Sequence[Verdict]) -> tuple[Line, ...]:
     return tuple(Line(verdict.sentence, MARKS[verdict.outcome], verdict.conclusion) for verdict in verdicts)
 
 
-def _verdict_table(group: Group, method: str, verdicts: Verdicts, *, papers: bool) -> Table:
+def _corrected(found: Mapping[str, Verdicts]) -> dict[tuple[str, str], float]:
+    """(method, task) → p with Holm's correction for all tests of all methods against the same reference."""
+    p_values = {
+        (method, verdict.task): verdict.difference.p
+        for method, verdicts in found.items()
+        for verdict in verdicts.tasks
+        if verdict.difference is not None
+    }
+    return dict(zip(p_values, holm(list(p_values.values())), strict=True))
+
+
+def _verdict_table(
+    group: Group, method: str, verdicts: Verdicts, corrected: Mapping[tuple[str, str], float], *, papers: bool
+) -> Table:
     """The verdicts of a method against the paper or the Baseline, with their numbers."""
     reference, ending = ("the paper", "paper") if papers else (str(group.reference), "baseline")
     every = (*verdicts.tasks, *verdicts.overall)
     theirs = _runs_of_reference(group, method, verdicts, papers=papers)
     whys = list(dict.fromkeys(verdict.untested for verdict in every if verdict.difference is None))
-    tested = [verdict for verdict in verdicts.tasks if verdict.difference is not None]
-    p_values = {verdict.task: verdict.difference.p for verdict in tested if verdict.difference is not None}
-    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    tested = any(verdict.difference is not None for verdict in verdicts.tasks)
     told = not tested and len(whys) == 1  # the caption gives the only reason
+    holms: Field[Verdict] = (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get((method, verdict.task))))
     fields: list[Field[Verdict]] = [
         (Column("task"), lambda verdict: Cell(short(verdict.task) or verdict.task, strong=True)),
         (
             Column("verdict"),
-            lambda verdict: _outcome_cell(verdict, corrected=corrected.get(verdict.task), needs=not papers),
+            lambda verdict: _outcome_cell(verdict, corrected=corrected.get((method, verdict.task)), needs=not papers),
         ),
         (Column("difference", ("", "low", "high")), lambda verdict: _difference_cell(verdict, told=told)),
         (Column("p", ("",)), lambda verdict: _p_cell(verdict.difference and verdict.difference.p)),
-        (Column("p, Holm", ("",)), lambda verdict: _p_cell(corrected.get(verdict.task))),
+        *([holms] if len(corrected) > 1 else []),  # otherwise there is nothing to correct
         (Column("effect size", ("",)), lambda verdict: number(verdict.effect, 2)),
         (Column("runs", ("", f"of {reference}")), lambda verdict: _runs_cell(verdict, theirs[verdict.task])),
     ]
     if tested:
-        notes = _notes_of_tests(every, len(tested), papers=papers)
+        notes = _notes_of_tests(every, len(corrected), reference, papers=papers)
     else:  # then there is no test over tasks either
         notes = [f"Nothing is tested{f': {whys[0]}' if told else ''}."]
     title = f"{method} against {reference}, {group.name}"
@@ -167,7 +179,7 @@ def _runs_of_reference(group: Group, method: str, verdicts: Verdicts, *, papers:
         return cell.seeds if cell else None
 
     found = {verdict.task: runs(verdict) for verdict in verdicts.tasks}
-    known = [count for count in found.values() if count is not None]
+    known = [one for one in found.values() if one is not None]
     fewest = min(known) if len(known) == len(found) else None
     return found | {verdict.task: fewest for verdict in verdicts.overall}
 
@@ -175,18 +187,25 @@ def _runs_of_reference(group: Group, method: str, verdicts: Verdicts, *, papers:
 def _runs_cell(verdict: Verdict, theirs: int | None) -> Cell:
     """The runs of both that count, once if both have the same number."""
     ours, left_out = verdict.runs, verdict.left_out
-    note = f"{counted(left_out, 'run')} without a partner of the same seed left out" if left_out else ""
+    note = f"{count(left_out, 'run')} without a partner of the same seed left out" if left_out else ""
     return Cell(f"{ours}" if theirs in (None, ours) else f"{ours} and {theirs}", (ours, theirs), note)
 
 
-def _notes_of_tests(every: Sequence[Verdict], tested: int, *, papers: bool) -> list[str]:
+def _notes_of_tests(every: Sequence[Verdict], tests: int, reference: str, *, papers: bool) -> list[str]:
+    """`tests`: those of all methods against the reference."""
     gauge = "If no difference shows, there may still be one."
     if any(verdict.needed is not None for verdict in every):
         size = "a difference as large as the paper’s gain" if papers else "the paper’s gain"
         gauge = f"The verdict that no difference shows needs enough seeds to detect {size} of MLR over its Baseline."
+    test, which = f"p is {_tests(every)}.", "p"
+    if tests > 1:
+        test += (
+            f" p, Holm is corrected for all {tests:,} tests against {reference}: those of every method on every task."
+        )
+        which = "the uncorrected p"
     return [
-        f"p is {_tests(every)}; p, Holm is corrected for the {counted(tested, 'task')} with a test. The effect size is Cohen’s d.",
-        f"The verdict uses the uncorrected p: above or below if it is less than 0.05. {gauge}",
+        f"{test} The effect size is Cohen’s d.",
+        f"The verdict uses {which}: above or below if it is less than 0.05. {gauge}",
     ]
 
 
@@ -197,8 +216,8 @@ def _tests(verdicts: Sequence[Verdict]) -> str:
         return "Welch’s"
     if not all(verdict.paired for verdict in tested):
         return (
-            f"of the paired t test where both share at least {ENOUGH} seeds and differ by more than a constant, and Welch’s "
-            "elsewhere"
+            f"of the paired t test where one has all seeds of the other, at least {ENOUGH}, and the differences vary, and "
+            "Welch’s elsewhere"
         )
     if len(tested) < len(verdicts) or any(verdict.left_out for verdict in tested):
         return "of the paired t test, on the seeds that both have"
@@ -210,14 +229,12 @@ def _difference_cell(verdict: Verdict, *, told: bool) -> Cell:
     if verdict.difference is None:
         value = verdict.mean - verdict.reference
         return Cell(shown(value, sign=True), (value, None, None), note="" if told else verdict.untested)
-    value, low, high, _ = verdict.difference
-    digits = digits_for(max(abs(verdict.mean), abs(verdict.reference)))
-    text = f"{shown(value, digits, sign=True)} ({shown(low, digits)} to {shown(high, digits)})"
-    return Cell(text, (value, low, high))
+    difference, low, high = shown_difference(verdict.difference, verdict.digits)
+    return Cell(f"{difference} ({low} to {high})", verdict.difference[:3])
 
 
 def _p_cell(p: float | None) -> Cell:
-    return Cell("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}", (p,))
+    return Cell("–" if p is None else shown_p(p), (p,))
 
 
 def negative(group: Group) -> Section:
@@ -241,7 +258,7 @@ def negative_lines(method: str, reference: str, verdicts: Sequence[Verdict]) -> 
     counts = Counter(verdict.outcome for verdict in verdicts)
     untested = len(verdicts) - counts["above"] - counts["below"] - counts["consistent"]
     told = (
-        f"{method} is above {reference} on {counts['above']} of {counted(len(verdicts), 'task')} and below on "
+        f"{method} is above {reference} on {counts['above']} of {count(len(verdicts), 'task')} and below on "
         f"{counts['below']}; on {counts['consistent']} no difference shows"
     )
     told += f", and {untested} {'has' if untested == 1 else 'have'} no verdict." if untested else "."

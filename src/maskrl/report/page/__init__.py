@@ -12,7 +12,8 @@ from maskrl import __version__
 from maskrl.envs.base import require_extra
 from maskrl.report.document import Chart, Report, Section
 from maskrl.report.exports import FORMATS, all_notes
-from maskrl.report.tables import Table, counted
+from maskrl.report.tables import Table
+from maskrl.words import count
 
 LONG = 20  # letters from which a word is broken in print, so that its table fits
 NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV"}
@@ -32,7 +33,7 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["notes"] = all_notes
-    environment.filters["counted"] = counted
+    environment.filters["counted"] = count
     environment.filters["groupby_runs"] = _by_runs
     environment.filters["within"] = _within
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
