@@ -240,8 +240,12 @@ def of_companions() -> Iterator[str]:
         name: {int(one) for one in column("lite-companions", "cartpole-balance", name, 60_000, "updates")}
         for name in others
     }
-    (many,), (few,) = updates["drqv2"], updates["curl"] | updates["drq"] | updates["spr"]
-    yield f"so it makes {many:,} updates where the other methods of maskrl make {few:,}"
+    updates["sb3"] = {int(one) for one in column("lite-sb3", "cartpole-balance", "sb3", 60_000, "updates")}
+    (many,), (few,) = updates.pop("drqv2"), set.union(*updates.values())
+    yield f"so it makes {many:,} updates where the other methods make {few:,}"
+    control = "baseline agent.encoder.linear_init=truncated_normal"
+    minutes = fmean(column("lite-first-weights", "cartpole-balance", control, 60_000, "cpu_seconds")) / 60
+    yield f"where the Baseline of lite-first-weights takes {minutes:.1f} minutes."
 
 
 def of_the_second_round() -> Iterator[str]:
