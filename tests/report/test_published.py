@@ -285,11 +285,21 @@ def test_machines_that_differ_are_a_choice(tmp_path: Path) -> None:
         ({"recipes": None}, "it has no list of recipes"),
         ({"recipes": {"a": 1}}, "it has no list of recipes"),
         ({"recipes": []}, "has no recipe of baseline on toy/reach; mlr on toy/reach"),
-        ({"recipes": ["text", 5, None, {"method": []}]}, "recipe 4 cannot be read"),
-        ({"recipes": [{"method": [], "task": {}, "recipe": {}}]}, "recipe 1 cannot be read"),
+        (
+            {"recipes": ["text", 5, None]},
+            "recipe 2 cannot be read by this version of maskrl (expected an object with method, "
+            "task and recipe, got 5). It is unknown.",
+        ),
+        (
+            {"recipes": [{"method": []}]},
+            "recipe 1 cannot be read by this version of maskrl (method: expected a text, got [])",
+        ),
+        ({"recipes": [{"method": "mlr"}]}, "(task: expected a text, got nothing)"),
+        ({"recipes": [{"method": "m", "task": "t", "recipe": 5}]}, "(A recipe: expected a group of name, "),
+        ({"recipes": [["a"] * 50]}, 'task and recipe, got ["a", "a", "a", "a", "a", "a", "a", "a",…). It is unknown.'),
         ({"recipes": [{}] * 3000}, "has 3,000 recipes, of which the first 2,000 were read"),
-        ({"versions": [1]}, "does not say the versions of these runs"),
-        ({"versions": {"a": "x" * 1000, "b": [1], "torch": "2"}}, "2 of its versions cannot be read"),
+        ({"versions": [1]}, "does not say the versions of these runs: expected an object, got [1]."),
+        ({"versions": {"a": "x" * 1000, "b": [1], "y" * 1000: 1, "torch": "2"}}, "3 of its versions cannot be read"),
         ({"machines": [{f"key {index}": index for index in range(10_000)}] * 3}, None),
         ({"commands": [EVIL, 5, "y" * 10_000] * 1000}, None),
         ({"commands": 5, "machines": 7, "runs": "many"}, None),
@@ -315,11 +325,21 @@ def test_many_unreadable_recipes_are_counted(tmp_path: Path) -> None:
 
 
 def test_an_about_that_is_no_json_leaves_the_scores(tmp_path: Path) -> None:
-    for number, text in enumerate(("{", "[" * 100_000, '{"recipes": ' + '{"a":' * 50_000, "5", "")):
+    texts = {
+        "{": "it is not JSON (Expecting property name",
+        "": "it is not JSON (Expecting value: line 1 column 1 (char 0)).",
+        "[" * 100_000: "it is nested too deeply.",
+        '{"recipes": ' + '{"a":' * 50_000: "it is nested too deeply.",
+        "5": "expected an object, got 5.",
+        "[]": "expected an object, got [].",
+        "{}": "it has no list of recipes.",
+    }
+    for number, (text, why) in enumerate(texts.items()):
         folder = tmp_path / str(number)
         (published(folder, 1) / "about.json").write_text(text)
         page = report([folder / "results"])
-        assert any("does not say how these scores were made" in line for line in page.problems)
+        (problem,) = page.problems
+        assert problem.startswith(f"{folder / 'results' / 'about.json'} does not say how these scores were made: {why}")
         assert [row[-1].text for row in table(page, "what-was-run").rows] == ["unknown: its recipe cannot be read"] * 2
 
 
