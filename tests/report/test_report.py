@@ -546,6 +546,24 @@ def test_what_else_sets_groups_apart_is_in_their_names(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("profiles", "name"),
+    [
+        (("lite",), "lite and unknown profiles"),
+        (("paper",), "paper and unknown profiles"),
+        (("lite", "paper"), "mixed profiles"),
+        ((), "CSV"),
+    ],
+)
+def test_a_group_is_named_by_the_profiles_that_are_known(tmp_path: Path, profiles: tuple[str, ...], name: str) -> None:
+    for seed, profile in enumerate(profiles):
+        write_run(tmp_path / profile, control("reacher-easy", seed, "mlr", profile), {100_000: 500})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nother,reacher-easy,1,100000,600\n")
+    (group,) = report([*(tmp_path / profile for profile in profiles), file], mixed=True).headline
+    assert group.title == f"DMControl · {name} · 100,000 frames"
+
+
 def test_suites_are_never_averaged_together(tmp_path: Path) -> None:
     write_run(tmp_path / "toy", toy(), {3000: 20})
     write_run(tmp_path / "control", control("walker-walk", 1), {100_000: 500})

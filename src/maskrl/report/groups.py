@@ -18,6 +18,8 @@ LITE = "not comparable: lite profile"
 SUITES = {"dmcontrol": "DMControl", "atari": "Atari", "toy": "Toys", "other": "Other tasks"}
 IN_THE_PAPER = ("dmcontrol", "atari")  # suites that have a paper profile
 
+Values = dict[str, set[str]]  # path of the protocol → the values of a group's runs
+
 
 @dataclass(frozen=True)
 class Group:
@@ -155,17 +157,27 @@ def _name(part: Scores, parts: Sequence[Scores]) -> str:
 
 def _plain_name(part: Scores) -> str:
     first = part.runs[0]
-    profiles = {f"{run.protocol['profile']} profile" if "profile" in run.protocol else "CSV" for run in part.runs}
     words = [SUITES.get(first.suite, first.suite)]
     if first.suite in IN_THE_PAPER:
-        words.append("mixed profiles" if len(profiles) > 1 else profiles.pop())
+        words.append(_profile_of(part))
     budgets = sorted({run.budget for run in part.runs if run.budget is not None})
     words.append(f"{' and '.join(f'{budget:,}' for budget in budgets)} {first.unit}")
     return " · ".join(words)
 
 
-def _values(scores: Scores) -> dict[str, set[str]]:
-    values: dict[str, set[str]] = {}
+def _profile_of(part: Scores) -> str:
+    """The profile of these runs, in a few words."""
+    found = {run.protocol.get("profile") for run in part.runs}
+    known = found - {None}
+    if not known:
+        return "CSV"
+    if len(known) > 1:
+        return "mixed profiles"
+    return f"{known.pop()} {'and unknown profiles' if None in found else 'profile'}"
+
+
+def _values(scores: Scores) -> Values:
+    values: Values = {}
     for run in scores.runs:
         for path, value in run.protocol.items():
             values.setdefault(path, set()).add(as_override(value))
