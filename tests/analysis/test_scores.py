@@ -255,19 +255,50 @@ def test_bad_rows_are_told_and_the_others_are_read(tmp_path: Path) -> None:
         "mlr,t,3,,5\n"
         "mlr,t\n"
         "mlr,t,4,inf,5\n"
-        "mlr,t,5,100.5,5\n",
+        "mlr,t,5,100.5,5\n"
+        "mlr\n"
+        "mlr,t,6,100,high\n",
     )
     scores = Scores.read(file)
     assert [run.seed for run in scores.runs] == [1]
-    assert [problem.split(":")[0] for problem in scores.problems] == [f"{file}, line {n}" for n in (3, 4, 5, 6, 7, 8)]
-    assert "not a finite number" in scores.problems[0]
+    assert scores.problems == (
+        f"{file}, line 3 and 1 more: score is not a finite number (mlr,t,2,100,nan). Left out.",
+        f"{file}, line 4 and 1 more: seed is not a whole number (mlr,t,x,100,5). Left out.",
+        f"{file}, line 5: frames or decisions is missing (mlr,t,3,,5). Left out.",
+        f"{file}, line 7 and 1 more: frames is not a whole number (mlr,t,4,inf,5). Left out.",
+        f"{file}, line 9: task is missing (mlr). Left out.",
+    )
+
+
+@pytest.mark.parametrize("row", ["{},t,2,100,5", "mlr,{},2,100,5"])
+def test_a_name_of_a_thousand_characters_is_the_longest(tmp_path: Path, row: str) -> None:
+    rows = [row.format("n" * 1000), row.format("n" * 1001)]
+    scores = Scores.read(csv_file(tmp_path, "\n".join(["method,task,seed,frames,score", *rows])))
+    assert len(scores.runs) == 1
+    (problem,) = scores.problems
+    assert "line 3: " in problem
+    assert "has more than 1,000 characters" in problem
+    assert len(problem) < 300
+
+
+def test_many_bad_rows_are_one_problem(tmp_path: Path) -> None:
+    rows = "mlr,t,1,100,5\n" + f"mlr,{'t' * 1000},x,100,5\n" * 5000
+    (problem,) = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}")).problems
+    assert "line 3 and 4,999 more: seed is not a whole number (mlr,ttt" in problem
+    assert len(problem) < 300
 
 
 def test_episodes_in_a_csv_are_not_taken_for_seeds(tmp_path: Path) -> None:
     rows = "".join(f"mlr,t,1,100,{score}\n" for score in (5, 6, 7)) + "mlr,t,2,100,6\n"
     scores = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}"))
     assert scores.at().values("mlr", "other/t").tolist() == [6]
-    assert "has 3 scores at 100 frames. A run has one: episodes are not seeds." in scores.problems[0]
+    told = "mlr on other/t, seed 1 has 3 scores at 100 frames"
+    assert scores.problems == (
+        f"{tmp_path / 'scores.csv'}: {told}. A run has one: episodes are not seeds. It is left out.",
+    )
+    rows += "".join(f"mlr,t,{seed},100,{score}\n" for seed in (3, 4) for score in (5, 6))
+    (problem,) = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}")).problems
+    assert f"{told}, and 2 more runs have several scores at one time. A run has one" in problem
 
 
 # ── Numbers ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from maskrl import files
+from maskrl.analysis.reading import read
 from maskrl.analysis.results import publish
+from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.recipes import resolve
 from maskrl.recipes.schema import Recipe
 from maskrl.report import report
 from maskrl.report.document import Lines, Report, Section
 from maskrl.report.page import render
+from maskrl.report.published import Study, study
 from maskrl.report.tables import Cell, Table
 from written import VERSIONS, write_run
 
@@ -173,6 +177,18 @@ def test_a_run_in_a_directory_and_published_is_one_run(tmp_path: Path) -> None:
     assert cosine == "0.525 ± 0.013 (4)"
 
 
+def test_every_file_of_published_results_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, names = published(tmp_path, 1), list[str]()
+    opened = files.open_file
+    monkeypatch.setattr(
+        files,
+        "open_file",
+        lambda folder, name, *rest, **more: names.append(name) or opened(folder, name, *rest, **more),
+    )
+    report([results, results / "scores.csv"])
+    assert sorted(names) == ["about.json", "probes.csv", "scores.csv"]
+
+
 def test_a_budget_in_decisions_is_one_in_published_results_too(tmp_path: Path) -> None:
     recipe = replace(toy(1, "mlr"), budget=replace(toy(1, "mlr").budget, frames=None, decisions=3000))
     write_run(tmp_path / "runs", recipe, {0: 1.0, 3000: 20.0})
@@ -181,6 +197,62 @@ def test_a_budget_in_decisions_is_one_in_published_results_too(tmp_path: Path) -
         table(report([tmp_path / "results"]), "runs").rows[0][-2:]
         == table(report([tmp_path / "runs"]), "runs").rows[0][-2:]
     )
+
+
+def without(results: Path, column: str, rows: range) -> Path:
+    """Empty a column in some rows of scores.csv, from the first row, 0."""
+    names, *every = [line.split(",") for line in (results / "scores.csv").read_text().splitlines()]
+    for row in (every[place] for place in rows):
+        row[names.index(column)] = ""
+    (results / "scores.csv").write_text("\n".join(",".join(row) for row in (names, *every)) + "\n")
+    return results
+
+
+def test_rows_without_the_unit_of_their_budget_are_left_out(tmp_path: Path) -> None:
+    results = without(published(tmp_path), "frames", range(0, 8, 2))  # the rows at 0 frames of the Baseline
+    page = report([results])
+    assert page.problems == (
+        f"{results / 'scores.csv'}, line 2 and 3 more: frames is missing, the unit of the budget in about.json "
+        "(baseline,toy/reach,1,,0,0,1.0,0.0,,). Left out.",
+    )
+    assert {(row[4].text, row[5].text, row[7].text) for row in table(page, "runs").rows} == {
+        ("done", "3,000", "frames")
+    }
+    rest = without(results, "frames", range(16))
+    with pytest.raises(ScoresError, match="line 2 and 15 more: frames is missing"):
+        report([rest])
+
+
+def test_scores_that_end_before_the_budget_do_not_make_a_run_done(tmp_path: Path) -> None:
+    results = without(published(tmp_path), "frames", range(15, 16))  # the last row of MLR's fourth seed
+    page = report([results])
+    (row,) = [row for row in table(page, "runs").rows if (row[2].text, row[3].text) == ("mlr", "4")]
+    assert [cell.text for cell in row[4:7]] == ["unknown", "0", "3,000"]
+    assert row[4].note == "its scores end before its budget"
+    assert "unfinished" not in dict(map(reversed, page.facts))  # type: ignore[arg-type]
+    assert lines(page, "Failed") == []
+    finished = {row[2].text: row[4].text for row in table(page, "time").rows}
+    assert finished == {"baseline": "4", "mlr": "3"}
+    assert any("seed 4" in problem and "has no score at 3000 frames" in problem for problem in page.problems)
+
+
+def test_the_time_of_a_run_is_that_of_its_latest_row(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    names, *rows = (results / "scores.csv").read_text().splitlines()
+    (results / "scores.csv").write_text("\n".join([names, *reversed(rows)]) + "\n")
+    probed, *probes = (results / "probes.csv").read_text().splitlines()
+    (results / "probes.csv").write_text("\n".join([probed, *reversed(probes)]) + "\n")
+    ours, theirs = report([results]), report([tmp_path / "runs"])
+    for key in ("time", "representation"):
+        assert cells(ours, key) == cells(theirs, key), key
+    (fact,) = [fact for fact in study_of(results).facts if fact.run.name == "mlr on toy/reach, seed 1"]
+    assert (fact.frames, fact.seconds, fact.cpu_seconds) == (3000, 7200, 3600)
+    assert [probe["frames"] for probe in fact.probes] == [1500, 3000]
+
+
+def study_of(folder: Path) -> Study:
+    (results,) = read([folder]).results
+    return study(results)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.analysis.protocol import named_recipe, own_protocol, protocol_difference
-from maskrl.analysis.reading import RunScores, read_csv, read_folder
+from maskrl.analysis.reading import Found, RunScores, read
 from maskrl.recipes.published import players
 from maskrl.recipes.schema import as_override
 
@@ -27,18 +27,14 @@ class Scores:
 
     @classmethod
     def read(cls, *paths: Path | str) -> "Scores":
-        """Read run directories, folders of them at any depth, and CSV files."""
-        runs, problems, seen = list[RunScores](), list[str](), set[Path]()
-        for path in map(Path, paths):
-            if path.is_file():
-                found, wrong = read_csv(path) if path.resolve() not in seen else ([], [])
-                seen.add(path.resolve())
-            else:
-                found, wrong = read_folder(path, seen)
-            runs += found
-            problems += wrong
-        kept, repeated = _without_repeats(runs)
-        return cls(tuple(kept), (*problems, *repeated))
+        """Read run directories, folders of them at any depth, published results and CSV files."""
+        return cls.of(read(map(Path, paths)))
+
+    @classmethod
+    def of(cls, found: Found) -> "Scores":
+        """What was read, without repeats."""
+        kept, repeated = _without_repeats(found.runs)
+        return cls(tuple(kept), (*found.problems, *repeated))
 
     @property
     def methods(self) -> list[str]:

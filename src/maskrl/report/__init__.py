@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from maskrl.analysis.reading import read
 from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.analysis.verdict import Verdict, Verdicts
 from maskrl.report.ablations import ablations
@@ -19,7 +20,7 @@ from maskrl.report.facts import RunFacts, all_facts, without_repeats
 from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, in_short, versions, what_was_run
 from maskrl.report.probes import representation
-from maskrl.report.published import studies
+from maskrl.report.published import study
 from maskrl.report.tables import Mark, counted, short_digests
 from maskrl.report.task_by_task import MARKS, in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
@@ -36,7 +37,8 @@ def report(
     protocols together; otherwise each protocol has its own sections.
     """
     folders = [Path(path) for path in paths]
-    scores, published = Scores.read(*folders), studies(folders)
+    found = read(folders)
+    scores, published = Scores.of(found), [study(results) for results in found.results]
     facts = without_repeats([*all_facts(folders), *(fact for one in published for fact in one.facts)], scores.runs)
     if not scores.runs and not facts:
         listed = "\n".join(f"  {problem}" for problem in scores.problems)

@@ -24,7 +24,7 @@ class RunFacts:
     run: RunScores  # without its scores
     recipe: Recipe | None  # None: unknown
     life: Life
-    why: str  # the error of a failed run
+    why: str  # the error of a failed run, or why its state is unknown; may be empty
     reached: int  # in the unit of its budget
     frames: int  # of the simulator so far; 0: unknown
     seconds: float  # 0: unknown
