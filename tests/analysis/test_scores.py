@@ -8,6 +8,7 @@ import pytest
 
 from maskrl.analysis.protocol import changes_of, method_of, protocol_difference, protocol_of
 from maskrl.analysis.reading import RunScores
+from maskrl.analysis.results import publish
 from maskrl.analysis.scores import Scores, ScoresError, scale
 from maskrl.recipes import find, resolve
 from maskrl.recipes.overrides import with_overrides
@@ -155,6 +156,52 @@ def test_a_time_that_is_infinite_is_a_damaged_file(tmp_path: Path) -> None:
     scores = Scores.read(tmp_path)
     assert [one.seed for one in scores.runs] == [2]
     assert scores.problems[0].startswith(f"{run} cannot be read (OverflowError")
+
+
+def results_folder(path: Path) -> Path:
+    """Two published runs of the lite profile on a task that the paper has."""
+    for seed in (1, 2):
+        write_run(path / "runs" / str(seed), control_run(seed), {100_000: 500.0 + seed})
+    publish([path / "runs"], path / "results")
+    return path / "results"
+
+
+def control_run(seed: int) -> Recipe:
+    return resolve("dmcontrol/reacher-easy", [f"seed={seed}"])
+
+
+def test_the_scores_of_published_results_are_read_with_their_folder(tmp_path: Path) -> None:
+    folder = results_folder(tmp_path)
+    whole, file = Scores.read(folder), folder / "scores.csv"
+    assert [run.protocol["profile"] for run in whole.runs] == ["lite", "lite"]
+    (tmp_path / "link.csv").symlink_to(file)
+    for paths in ([file], [file, folder], [folder, file], [folder, folder], [tmp_path / "link.csv", folder]):
+        scores = Scores.read(*paths)
+        assert [run.protocol for run in scores.runs] == [run.protocol for run in whole.runs], paths
+        assert scores.problems == ()
+    (folder / "about.json").unlink()
+    assert [run.protocol.get("profile") for run in Scores.read(file).runs] == [None, None]
+
+
+def test_of_two_equal_runs_the_one_that_says_more_of_its_protocol_is_kept(tmp_path: Path) -> None:
+    folder = results_folder(tmp_path)
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes((folder / "scores.csv").read_bytes())
+    for paths in ([copy, folder], [folder, copy]):
+        scores = Scores.read(*paths)
+        assert [run.protocol.get("profile") for run in scores.runs] == ["lite", "lite"]
+        assert scores.problems == (
+            f"mlr on dmcontrol/reacher-easy, seeds 1–2 exist twice: {folder / 'scores.csv'} is kept and {copy} left out.",
+        )
+        assert {source for source, *_ in scores.repeats} == {str(copy)}
+
+
+def test_a_csv_repeats_neither_of_two_protocols_away(tmp_path: Path) -> None:
+    write_run(tmp_path / "b", toy(1), {3000: 1})
+    write_run(tmp_path / "c", toy(1, "mlr", "env.size=40"), {3000: 2})
+    file = csv_file(tmp_path, "method,task,seed,frames,score\nmlr,toy/reach,1,3000,1\nother,toy/reach,1,3000,1\n")
+    scores = Scores.read(file, tmp_path / "b", tmp_path / "c")
+    assert [Path(run.source).name for run in scores.runs] == ["scores.csv", "b", "c"]  # as they were read
 
 
 def test_a_run_that_is_in_a_csv_as_well_counts_once(tmp_path: Path) -> None:

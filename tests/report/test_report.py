@@ -614,6 +614,32 @@ def test_failed_interrupted_running_and_unbegun_runs_are_told_apart(tmp_path: Pa
     assert (marks["done"], marks["failed"], marks["going"]) == ("good", "bad", "warn")
 
 
+def test_a_failed_run_with_the_seed_of_a_finished_one_is_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 20})
+    write_run(tmp_path / "b", toy(1), {}, status="failed", why="out of memory")
+    page = report([tmp_path])
+    assert (page.facts[0], page.facts[3]) == (("2", "runs"), ("1", "unfinished"))
+    (told,) = lines(page, "Failed")
+    assert told == f"mlr on toy/reach, seed 1 ({tmp_path / 'b'}): failed: out of memory, at 0 of 3,000 frames."
+    assert [row[4].text for row in table(page, "runs").rows] == ["done", "failed"]
+
+
+def test_a_run_that_repeats_another_one_is_in_no_table(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 20})
+    write_run(tmp_path / "b", toy(1), {3000: 20})
+    write_run(tmp_path / "c", toy(1, "mlr", "budget.frames=1000"), {1000: 10})  # another protocol
+    page = report([tmp_path])
+    assert [Path(row[0].text).name for row in table(page, "runs").rows] == ["a", "c"]
+    assert page.facts[0] == ("2", "runs")
+
+
+def test_runs_of_a_csv_are_counted_beside_those_of_directories(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 20})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nmlr,toy/reach,2,3000,20\n")
+    assert report([tmp_path / "a", file]).facts[0] == ("2", "runs")
+
+
 def test_a_torn_last_line_does_not_hide_how_far_a_run_is(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", toy(), {1000: 5, 2000: 6}, status="running")
     with (run / "metrics.jsonl").open("a") as file:

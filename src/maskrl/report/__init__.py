@@ -16,7 +16,7 @@ from maskrl.report.ablations import ablations
 from maskrl.report.aggregates import over_tasks
 from maskrl.report.curves import MOST_POINTS, curves
 from maskrl.report.document import Line, Lines, Report, Section
-from maskrl.report.facts import RunFacts, all_facts, without_repeats
+from maskrl.report.facts import RunFacts, all_facts
 from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, in_short, versions, what_was_run
 from maskrl.report.probes import representation
@@ -39,7 +39,8 @@ def report(
     folders = [Path(path) for path in paths]
     found = read(folders)
     scores, published = Scores.of(found), [study(results) for results in found.results]
-    facts = without_repeats([*all_facts(folders), *(fact for one in published for fact in one.facts)], scores.runs)
+    every_fact = (*all_facts(folders), *(fact for one in published for fact in one.facts))
+    facts = [fact for fact in every_fact if fact.run.identity not in scores.repeats]
     if not scores.runs and not facts:
         listed = "\n".join(f"  {problem}" for problem in scores.problems)
         raise ScoresError(f"There are no runs to report on:\n{listed}")

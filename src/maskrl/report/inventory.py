@@ -1,9 +1,9 @@
 """The runs of a page: methods, versions and gaps."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
+from maskrl.analysis.reading import Identity
 from maskrl.recipes.schema import difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
@@ -11,9 +11,9 @@ from maskrl.report.groups import Group, short
 from maskrl.report.published import Study
 from maskrl.report.tables import Cell, Column, Field, Mark, Table, counted, number, short_digests, tabulated
 from maskrl.report.task_by_task import MOST_LINES
+from maskrl.words import ranges
 
 MOST_COMMANDS = 5  # of a published study
-Identity = tuple[Any, ...]  # `RunScores.identity`
 
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
@@ -70,18 +70,6 @@ def _differences(group: Group, method: str, facts: Mapping[Identity, RunFacts]) 
     # If only one has an objective, say only that: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
     return kept + named
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as ranges: 1, 2, 3 and 7 give "1–3, 7"."""
-    found: list[list[int]] = []
-    for value in numbers:
-        if found and value == found[-1][-1] + 1:
-            found[-1].append(value)
-        else:
-            found.append([value])
-    shown_ranges = [str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in found]
-    return ", ".join(shown_ranges[:12]) + (", …" if len(shown_ranges) > 12 else "")
 
 
 def versions(facts: Sequence[RunFacts]) -> Section | None:
