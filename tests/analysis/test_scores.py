@@ -1,5 +1,5 @@
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -381,6 +381,24 @@ def test_the_matrix_is_runs_by_tasks_with_the_seeds_that_every_task_has_room_for
         scores.matrix("n", ["t/a", "t/b"])
     with pytest.raises(ScoresError, match="no task"):
         scores.matrix("m", [])
+
+
+class Counted(tuple[RunScores, ...]):
+    """Runs that count how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[RunScores]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_runs_are_gone_through_once_for_the_scores_of_all_methods_on_all_tasks() -> None:
+    cells = [(f"m{method}", f"t/{task}") for method in range(20) for task in range(20)]
+    runs = Counted(made({(*cell, 1): 1 for cell in cells}).runs)
+    scores = Scores(runs)
+    assert all(scores.values(*cell).tolist() == [1] for cell in cells)
+    assert runs.passes == 1
 
 
 def test_scores_are_normalised_by_their_suite() -> None:

@@ -17,7 +17,7 @@ from maskrl.envs import ToyControl
 from maskrl.recipes import resolve
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe
-from maskrl.report import Against, report
+from maskrl.report import MOST, Against, report
 from maskrl.report.curves import mean_curve, thinned
 from maskrl.report.document import Lines, Report, Section
 from maskrl.report.exports import all_notes, as_csv
@@ -308,6 +308,12 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
         ("paper: MLR", 100_000, 866, 103),
         ("paper: Baseline", 100_000, 593, 118),
     }
+
+
+def test_the_paper_stands_beside_runs_that_have_no_score_yet(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", control("reacher-easy", 1), {50_000: 500}, status="running")
+    row = texts(table(report([tmp_path]), "-scores"))["reacher-easy"]
+    assert (row["mlr"], row["paper: MLR"]) == ("–", "866 ± 103 (10)")
 
 
 def test_the_gain_over_the_baseline_says_nothing_about_runs_beside_the_paper(tmp_path: Path) -> None:
@@ -968,6 +974,47 @@ def test_a_thousand_runs_make_a_page_of_a_reasonable_size(tmp_path: Path) -> Non
     points = [seed["points"] for panel in chart.data["panels"] for line in panel["methods"] for seed in line["seeds"]]
     assert (len(points), max(map(len, points))) == (1000, 60)  # 60 000 points in all
     assert all(curve[-1][0] == 100_000 for curve in points)
+
+
+def cells_csv(path: Path, methods: int, tasks: int) -> Path:
+    """A file whose every row has a method and a task of its own."""
+    file = path / "scores.csv"
+    rows = [f"m{place % methods},t{place % tasks},1,100,{place}" for place in range(max(methods, tasks))]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    return file
+
+
+def test_the_fullest_page_is_not_large(tmp_path: Path) -> None:
+    page = report([cells_csv(tmp_path, 100, 100)])
+    assert len(table(page, "-scores").rows) * len(page.methods) == MOST["methods times tasks"]
+    assert len(render(page)) < 2e6
+
+
+@pytest.mark.parametrize(
+    ("methods", "tasks", "why"),
+    [
+        (100, 101, "10,100 methods times tasks (at most 10,000)"),
+        (301, 1, "301 methods (at most 300)"),
+        (1, 1001, "1,001 tasks (at most 1,000)"),
+        (1000, 1000, "1,000 methods (at most 300), 1,000,000 methods times tasks (at most 10,000)"),
+    ],
+)
+def test_what_no_page_can_hold_is_refused(
+    tmp_path: Path, methods: int, tasks: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cells_csv(tmp_path, methods, tasks)
+    assert typed(file, "--out", tmp_path / "page.html") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.endswith(f"This is too much for one page: {why}. Report on fewer runs at a time.")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_too_many_runs_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"mlr,t,{seed},100,{seed}" for seed in range(20_001)]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    with pytest.raises(ScoresError, match=re.escape("20,001 runs (at most 20,000)")):
+        report([file])
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ class Scores:
 
     def values(self, method: str, task: str) -> NDArray[np.float64]:
         """The score of every run of a method on a task, by seed."""
-        mine = self._by_seed(method, task)
+        mine = self.of_method(method, task)
         several = next((run for run in mine if len(run.curve) > 1), None)
         if several is not None:
             raise ScoresError(f"{several.name} has {len(several.curve)} scores: choose a time with Scores.at().")
@@ -94,10 +95,19 @@ class Scores:
 
     def seeds(self, method: str, task: str) -> list[int]:
         """The seed of every run of a method on a task, in the order of `values`."""
-        return [run.seed for run in self._by_seed(method, task)]
+        return [run.seed for run in self.of_method(method, task)]
 
-    def _by_seed(self, method: str, task: str) -> list[RunScores]:
-        return sorted((run for run in self.runs if (run.method, run.task) == (method, task)), key=lambda run: run.seed)
+    def of_method(self, method: str, task: str) -> Sequence[RunScores]:
+        """The runs of a method on a task, by seed."""
+        return self._by_seed.get((method, task), ())
+
+    @cached_property
+    def _by_seed(self) -> dict[tuple[str, str], list[RunScores]]:
+        """(method, task) → its runs: a search for every method on every task would be slow."""
+        found = defaultdict[tuple[str, str], list[RunScores]](list)
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            found[run.method, run.task].append(run)
+        return dict(found)
 
     def matrix(self, method: str, tasks: Sequence[str], *, mixed: bool = False) -> NDArray[np.float64]:
         """The scores (runs, tasks) for the aggregates. Every task has as many runs as the task with the fewest, by smallest seeds.

@@ -27,6 +27,9 @@ from maskrl.report.timing import timing
 
 Against = Literal["published", "none"]
 
+# What a page can hold: more would take minutes and no browser would show it. Files may be a stranger's.
+MOST = {"methods": 300, "tasks": 1000, "methods times tasks": 10_000, "runs": 20_000}
+
 
 def report(
     paths: Sequence[Path | str], *, against: Against = "published", at: int | None = None, mixed: bool = False
@@ -34,7 +37,7 @@ def report(
     """Build the report of these runs.
 
     `at`: take scores at this time, in the unit of each run's budget, instead of at its end. `mixed`: put runs of different
-    protocols together; otherwise each protocol has its own sections.
+    protocols together; otherwise each protocol has its own sections. Raises ScoresError if a page cannot be drawn.
     """
     folders = [Path(path) for path in paths]
     found = read(folders)
@@ -44,14 +47,15 @@ def report(
     if not scores.runs and not facts:
         listed = "\n".join(f"  {problem}" for problem in scores.problems)
         raise ScoresError(f"There are no runs to report on:\n{listed}")
+    methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
+    tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
+    _require_room(len(methods), len(tasks), len(scores.runs))
     papers = against == "published"
     groups, alike = grouped(scores, at=at, mixed=mixed, papers=papers), cases(facts)
     most = max(20, MOST_POINTS // max(1, len(scores.runs)))
     told = (line for one in published for line in one.problems)
     every_problem = [*scores.problems, *told, *(line for group in groups for line in _problems(group))]
     problems = list(dict.fromkeys(map(short_digests, every_problem)))
-    methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
-    tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
     listed = ", ".join(tasks[:6]) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
     units = " or ".join(sorted({run.unit for run in scores.runs} or {fact.run.unit for fact in facts}, reverse=True))
     sections = [
@@ -74,6 +78,14 @@ def report(
         tuple(problems),
         f"{_comparisons(groups)} {in_short(groups, facts, problems)}",
     )
+
+
+def _require_room(methods: int, tasks: int, runs: int) -> None:
+    """Raise ScoresError if there is too much for a page."""
+    counts = {"methods": methods, "tasks": tasks, "methods times tasks": methods * tasks, "runs": runs}
+    over = [f"{counts[what]:,} {what} (at most {most:,})" for what, most in MOST.items() if counts[what] > most]
+    if over:
+        raise ScoresError(f"This is too much for one page: {', '.join(over)}. Report on fewer runs at a time.")
 
 
 def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:
