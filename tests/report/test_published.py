@@ -327,6 +327,27 @@ def test_a_recipe_of_another_version_is_unknown(tmp_path: Path) -> None:
     assert "finished" not in page.in_short
 
 
+def test_a_baseline_whose_recipe_is_unknown_has_tasks_in_common(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    recipes = json.loads((results / "about.json").read_text())["recipes"]
+    rows = table(report([changed(results, recipes=recipes[1:])]), "what-was-run").rows
+    assert {row[0].text: row[-1].text for row in rows} == {
+        "baseline": "unknown: its recipe cannot be read",
+        "mlr": "unknown: the recipe of baseline cannot be read",
+    }
+
+
+def test_a_method_whose_recipe_is_known_on_another_task_only(tmp_path: Path) -> None:
+    write_run(tmp_path / "b", toy(1, "baseline"), {3000: 1.0})
+    write_run(tmp_path / "m", resolve("toy/catch", ["budget.frames=3000"]), {3000: 1.0})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nmlr,toy/reach,1,3000,20\n")
+    rows = table(report([tmp_path], mixed=True), "what-was-run").rows
+    assert {row[0].text: row[-1].text for row in rows}["mlr"] == "no task in common with baseline"
+    rows = table(report([tmp_path, file], mixed=True), "what-was-run").rows
+    assert {row[0].text: row[-1].text for row in rows}["mlr"] == "unknown: mlr is from a CSV"
+
+
 def test_one_recipe_for_several_methods_does_not_say_how_they_differ(tmp_path: Path) -> None:
     results = published(tmp_path)
     recipes = json.loads((results / "about.json").read_text())["recipes"]

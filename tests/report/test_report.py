@@ -423,7 +423,16 @@ def test_what_differs_is_told_from_a_baseline_of_any_spelling(tmp_path: Path) ->
     file = tmp_path / "scores.csv"
     file.write_text("method,task,seed,frames,score\nBaseline,toy/reach,1,3000,9\n")
     rows = texts(table(report([tmp_path / "1", file]), "what-was-run"))
-    assert rows["mlr"]["what differs"] == "no task in common with Baseline"  # none of which the recipe is known
+    assert rows["mlr"]["what differs"] == "unknown: Baseline is from a CSV"
+
+
+def test_of_the_recipes_of_a_method_the_first_is_compared(tmp_path: Path) -> None:
+    for seed, every in ((1, 1000), (2, 500)):
+        write_run(tmp_path / str(seed), toy(seed, "mlr", f"evaluation.every={every}"), {3000: 20})
+    write_run(tmp_path / "b", toy(1, "baseline"), {3000: 20})
+    (text,) = [row[-1].text for row in table(report([tmp_path]), "what-was-run").rows if row[0].text == "mlr"]
+    assert "-> 1000" in text
+    assert "-> 500" not in text
 
 
 def test_scores_can_be_taken_at_another_time(tmp_path: Path) -> None:

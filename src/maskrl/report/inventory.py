@@ -52,16 +52,24 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[Identity, RunFacts]) 
 def _differences(group: Group, method: str, facts: Mapping[Identity, RunFacts]) -> list[str]:
     """The differences from the Baseline, or from the first method, on a task that both have."""
     reference = group.baseline or group.methods[0]
-    told = {run.identity: facts[run.identity] for run in reversed(group.runs.runs) if run.identity in facts}
-    known = {(fact.run.method, fact.run.task): fact.recipe for fact in told.values() if fact.recipe is not None}
+    runs = [run for name in (method, reference) for run in group.runs_of(name)]
+    told = [facts[run.identity] for run in reversed(runs) if run.identity in facts]
+    # If a method has several recipes on a task, that of its first run counts.
+    known = {(fact.run.method, fact.run.task): fact.recipe for fact in told if fact.recipe is not None}
+    published = {fact.run.method for fact in told if fact.recipe is None}
     if not any(name == method for name, _ in known):
-        published = any(fact.run.method == method for fact in told.values())
-        return ["unknown: its recipe cannot be read" if published else "unknown: from a CSV"]
+        return ["unknown: its recipe cannot be read" if method in published else "unknown: from a CSV"]
     if method == reference:
         return ["the others are compared with it"] if len(group.methods) > 1 else []
-    task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
-    if task is None:
+    shared = [task for task in group.tasks if group.runs_of(method, task) and group.runs_of(reference, task)]
+    if not shared:
         return [f"no task in common with {reference}"]
+    task = next((task for task in shared if {(method, task), (reference, task)} <= known.keys()), None)
+    if task is None:
+        lacking = reference if any((method, task) in known for task in shared) else method
+        return [
+            f"unknown: {f'the recipe of {lacking} cannot be read' if lacking in published else f'{lacking} is from a CSV'}"
+        ]
     for name in (method, reference):  # other programs may publish one recipe for several methods of their own
         if (said := known[name, task].method) != name.partition(" ")[0].lower():
             return [f"unknown: the recipe published for {name} is {said}’s"]
