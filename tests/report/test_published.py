@@ -369,6 +369,24 @@ def test_machines_that_differ_are_a_choice(tmp_path: Path) -> None:
     )
 
 
+def test_machines_with_two_simulators_do_not_say_whose_version_a_run_has(tmp_path: Path) -> None:
+    recipe = resolve("dmcontrol/reacher-easy", profile="paper")
+    write_run(tmp_path / "runs", recipe, {100_000: 900.0}, versions=VERSIONS | MACHINE)
+    publish([tmp_path / "runs"], tmp_path / "results")
+    (known,) = Scores.read(tmp_path / "results").runs
+    assert known.protocol["mujoco"] == VERSIONS["mujoco"]
+    (unknown,) = Scores.read(changed(tmp_path / "results", machines=[{"mujoco": "3.4.0"}])).runs
+    assert "mujoco" not in unknown.protocol
+    assert unknown.protocol["dm_control"] == VERSIONS["dm_control"]
+
+
+def test_versions_of_published_runs_are_counted_by_runs(tmp_path: Path) -> None:
+    results = published(tmp_path)  # 8 runs, which share one mapping of versions
+    write_run(tmp_path / "other", toy(9, "mlr"), {3000: 20.0}, versions=VERSIONS | {"torch": "2.11.0"})
+    rows = {row[0].text: row[1].text for row in table(report([results, tmp_path / "other"]), "versions").rows}
+    assert rows["torch"] == "2.10.0 (8), 2.11.0 (1)"
+
+
 # ── Folders from strangers ────────────────────────────────────────────────────────────────────────────────────────────
 
 
