@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskrl.words import count, duration, number, size
+from maskrl.words import count, duration, number, ranges, size
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_sizes_have_the_unit_that_a_person_would_choose(bytes_: int, words: str)
 
 def test_nouns_agree_with_their_number():
     assert [count(number, "episode") for number in (1, 2000)] == ["1 episode", "2,000 episodes"]
+
+
+def test_numbers_that_follow_each_other_are_a_range():
+    assert ranges([1, 2, 3, 7, 9, 10]) == "1–3, 7, 9–10"
+    assert ranges([]) == ""
+    assert ranges(range(0, 100, 2)).endswith("20, 22, …")

@@ -1,5 +1,7 @@
 """Format durations, sizes and numbers for people."""
 
+from collections.abc import Iterable
+
 
 def duration(seconds: float) -> str:
     """Such as 5 s, 3 min 20 s, 2 h 05 min, 3 d 04 h."""
@@ -35,3 +37,15 @@ def size(count: int) -> str:
 def count(number: int, noun: str) -> str:
     """Such as 1 episode, 2,000 episodes."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as ranges: 1, 2, 3 and 7 give "1–3, 7"."""
+    found: list[list[int]] = []
+    for value in numbers:
+        if found and value == found[-1][-1] + 1:
+            found[-1].append(value)
+        else:
+            found.append([value])
+    shown_ranges = [str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in found]
+    return ", ".join(shown_ranges[:12]) + (", …" if len(shown_ranges) > 12 else "")

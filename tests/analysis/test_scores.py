@@ -1,5 +1,5 @@
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 from maskrl.analysis.protocol import changes_of, method_of, protocol_difference, protocol_of
 from maskrl.analysis.reading import RunScores
+from maskrl.analysis.results import publish
 from maskrl.analysis.scores import Scores, ScoresError, scale
 from maskrl.recipes import find, resolve
 from maskrl.recipes.overrides import with_overrides
@@ -157,6 +158,52 @@ def test_a_time_that_is_infinite_is_a_damaged_file(tmp_path: Path) -> None:
     assert scores.problems[0].startswith(f"{run} cannot be read (OverflowError")
 
 
+def results_folder(path: Path) -> Path:
+    """Two published runs of the lite profile on a task that the paper has."""
+    for seed in (1, 2):
+        write_run(path / "runs" / str(seed), control_run(seed), {100_000: 500.0 + seed})
+    publish([path / "runs"], path / "results")
+    return path / "results"
+
+
+def control_run(seed: int) -> Recipe:
+    return resolve("dmcontrol/reacher-easy", [f"seed={seed}"])
+
+
+def test_the_scores_of_published_results_are_read_with_their_folder(tmp_path: Path) -> None:
+    folder = results_folder(tmp_path)
+    whole, file = Scores.read(folder), folder / "scores.csv"
+    assert [run.protocol["profile"] for run in whole.runs] == ["lite", "lite"]
+    (tmp_path / "link.csv").symlink_to(file)
+    for paths in ([file], [file, folder], [folder, file], [folder, folder], [tmp_path / "link.csv", folder]):
+        scores = Scores.read(*paths)
+        assert [run.protocol for run in scores.runs] == [run.protocol for run in whole.runs], paths
+        assert scores.problems == ()
+    (folder / "about.json").unlink()
+    assert [run.protocol.get("profile") for run in Scores.read(file).runs] == [None, None]
+
+
+def test_of_two_equal_runs_the_one_that_says_more_of_its_protocol_is_kept(tmp_path: Path) -> None:
+    folder = results_folder(tmp_path)
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes((folder / "scores.csv").read_bytes())
+    for paths in ([copy, folder], [folder, copy]):
+        scores = Scores.read(*paths)
+        assert [run.protocol.get("profile") for run in scores.runs] == ["lite", "lite"]
+        assert scores.problems == (
+            f"mlr on dmcontrol/reacher-easy, seeds 1–2 exist twice: {folder / 'scores.csv'} is kept and {copy} left out.",
+        )
+        assert {source for source, *_ in scores.repeats} == {str(copy)}
+
+
+def test_a_csv_repeats_neither_of_two_protocols_away(tmp_path: Path) -> None:
+    write_run(tmp_path / "b", toy(1), {3000: 1})
+    write_run(tmp_path / "c", toy(1, "mlr", "env.size=40"), {3000: 2})
+    file = csv_file(tmp_path, "method,task,seed,frames,score\nmlr,toy/reach,1,3000,1\nother,toy/reach,1,3000,1\n")
+    scores = Scores.read(file, tmp_path / "b", tmp_path / "c")
+    assert [Path(run.source).name for run in scores.runs] == ["scores.csv", "b", "c"]  # as they were read
+
+
 def test_a_run_that_is_in_a_csv_as_well_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", toy(1), {0: 9, 3000: 1})
     file = csv_file(tmp_path, "method,task,seed,frames,score\nmlr,toy/reach,1,0,9\nmlr,toy/reach,1,3000,1\n")
@@ -255,19 +302,50 @@ def test_bad_rows_are_told_and_the_others_are_read(tmp_path: Path) -> None:
         "mlr,t,3,,5\n"
         "mlr,t\n"
         "mlr,t,4,inf,5\n"
-        "mlr,t,5,100.5,5\n",
+        "mlr,t,5,100.5,5\n"
+        "mlr\n"
+        "mlr,t,6,100,high\n",
     )
     scores = Scores.read(file)
     assert [run.seed for run in scores.runs] == [1]
-    assert [problem.split(":")[0] for problem in scores.problems] == [f"{file}, line {n}" for n in (3, 4, 5, 6, 7, 8)]
-    assert "not a finite number" in scores.problems[0]
+    assert scores.problems == (
+        f"{file}, line 3 and 1 more: score is not a finite number (mlr,t,2,100,nan). Left out.",
+        f"{file}, line 4 and 1 more: seed is not a whole number (mlr,t,x,100,5). Left out.",
+        f"{file}, line 5: frames or decisions is missing (mlr,t,3,,5). Left out.",
+        f"{file}, line 7 and 1 more: frames is not a whole number (mlr,t,4,inf,5). Left out.",
+        f"{file}, line 9: task is missing (mlr). Left out.",
+    )
+
+
+@pytest.mark.parametrize("row", ["{},t,2,100,5", "mlr,{},2,100,5"])
+def test_a_name_of_a_thousand_characters_is_the_longest(tmp_path: Path, row: str) -> None:
+    rows = [row.format("n" * 1000), row.format("n" * 1001)]
+    scores = Scores.read(csv_file(tmp_path, "\n".join(["method,task,seed,frames,score", *rows])))
+    assert len(scores.runs) == 1
+    (problem,) = scores.problems
+    assert "line 3: " in problem
+    assert "has more than 1,000 characters" in problem
+    assert len(problem) < 300
+
+
+def test_many_bad_rows_are_one_problem(tmp_path: Path) -> None:
+    rows = "mlr,t,1,100,5\n" + f"mlr,{'t' * 1000},x,100,5\n" * 5000
+    (problem,) = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}")).problems
+    assert "line 3 and 4,999 more: seed is not a whole number (mlr,ttt" in problem
+    assert len(problem) < 300
 
 
 def test_episodes_in_a_csv_are_not_taken_for_seeds(tmp_path: Path) -> None:
     rows = "".join(f"mlr,t,1,100,{score}\n" for score in (5, 6, 7)) + "mlr,t,2,100,6\n"
     scores = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}"))
     assert scores.at().values("mlr", "other/t").tolist() == [6]
-    assert "has 3 scores at 100 frames. A run has one: episodes are not seeds." in scores.problems[0]
+    told = "mlr on other/t, seed 1 has 3 scores at 100 frames"
+    assert scores.problems == (
+        f"{tmp_path / 'scores.csv'}: {told}. A run has one: episodes are not seeds. It is left out.",
+    )
+    rows += "".join(f"mlr,t,{seed},100,{score}\n" for seed in (3, 4) for score in (5, 6))
+    (problem,) = Scores.read(csv_file(tmp_path, f"method,task,seed,frames,score\n{rows}")).problems
+    assert f"{told}, and 2 more runs have several scores at one time. A run has one" in problem
 
 
 # ── Numbers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -303,6 +381,24 @@ def test_the_matrix_is_runs_by_tasks_with_the_seeds_that_every_task_has_room_for
         scores.matrix("n", ["t/a", "t/b"])
     with pytest.raises(ScoresError, match="no task"):
         scores.matrix("m", [])
+
+
+class Counted(tuple[RunScores, ...]):
+    """Runs that count how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[RunScores]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_runs_are_gone_through_once_for_the_scores_of_all_methods_on_all_tasks() -> None:
+    cells = [(f"m{method}", f"t/{task}") for method in range(20) for task in range(20)]
+    runs = Counted(made({(*cell, 1): 1 for cell in cells}).runs)
+    scores = Scores(runs)
+    assert all(scores.values(*cell).tolist() == [1] for cell in cells)
+    assert runs.passes == 1
 
 
 def test_scores_are_normalised_by_their_suite() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from maskrl import files
+from maskrl.analysis.reading import read
 from maskrl.analysis.results import publish
+from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.recipes import resolve
 from maskrl.recipes.schema import Recipe
 from maskrl.report import report
 from maskrl.report.document import Lines, Report, Section
 from maskrl.report.page import render
+from maskrl.report.published import Study, study
 from maskrl.report.tables import Cell, Table
 from written import VERSIONS, write_run
 
@@ -173,6 +177,18 @@ def test_a_run_in_a_directory_and_published_is_one_run(tmp_path: Path) -> None:
     assert cosine == "0.525 ± 0.013 (4)"
 
 
+def test_every_file_of_published_results_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, names = published(tmp_path, 1), list[str]()
+    opened = files.open_file
+    monkeypatch.setattr(
+        files,
+        "open_file",
+        lambda folder, name, *rest, **more: names.append(name) or opened(folder, name, *rest, **more),
+    )
+    report([results, results / "scores.csv"])
+    assert sorted(names) == ["about.json", "probes.csv", "scores.csv"]
+
+
 def test_a_budget_in_decisions_is_one_in_published_results_too(tmp_path: Path) -> None:
     recipe = replace(toy(1, "mlr"), budget=replace(toy(1, "mlr").budget, frames=None, decisions=3000))
     write_run(tmp_path / "runs", recipe, {0: 1.0, 3000: 20.0})
@@ -181,6 +197,62 @@ def test_a_budget_in_decisions_is_one_in_published_results_too(tmp_path: Path) -
         table(report([tmp_path / "results"]), "runs").rows[0][-2:]
         == table(report([tmp_path / "runs"]), "runs").rows[0][-2:]
     )
+
+
+def without(results: Path, column: str, rows: range) -> Path:
+    """Empty a column in some rows of scores.csv, from the first row, 0."""
+    names, *every = [line.split(",") for line in (results / "scores.csv").read_text().splitlines()]
+    for row in (every[place] for place in rows):
+        row[names.index(column)] = ""
+    (results / "scores.csv").write_text("\n".join(",".join(row) for row in (names, *every)) + "\n")
+    return results
+
+
+def test_rows_without_the_unit_of_their_budget_are_left_out(tmp_path: Path) -> None:
+    results = without(published(tmp_path), "frames", range(0, 8, 2))  # the rows at 0 frames of the Baseline
+    page = report([results])
+    assert page.problems == (
+        f"{results / 'scores.csv'}, line 2 and 3 more: frames is missing, the unit of the budget in about.json "
+        "(baseline,toy/reach,1,,0,0,1.0,0.0,,). Left out.",
+    )
+    assert {(row[4].text, row[5].text, row[7].text) for row in table(page, "runs").rows} == {
+        ("done", "3,000", "frames")
+    }
+    rest = without(results, "frames", range(16))
+    with pytest.raises(ScoresError, match="line 2 and 15 more: frames is missing"):
+        report([rest])
+
+
+def test_scores_that_end_before_the_budget_do_not_make_a_run_done(tmp_path: Path) -> None:
+    results = without(published(tmp_path), "frames", range(15, 16))  # the last row of MLR's fourth seed
+    page = report([results])
+    (row,) = [row for row in table(page, "runs").rows if (row[2].text, row[3].text) == ("mlr", "4")]
+    assert [cell.text for cell in row[4:7]] == ["unknown", "0", "3,000"]
+    assert row[4].note == "its scores end before its budget"
+    assert "unfinished" not in dict(map(reversed, page.facts))  # type: ignore[arg-type]
+    assert lines(page, "Failed") == []
+    finished = {row[2].text: row[4].text for row in table(page, "time").rows}
+    assert finished == {"baseline": "4", "mlr": "3"}
+    assert any("seed 4" in problem and "has no score at 3000 frames" in problem for problem in page.problems)
+
+
+def test_the_time_of_a_run_is_that_of_its_latest_row(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    names, *rows = (results / "scores.csv").read_text().splitlines()
+    (results / "scores.csv").write_text("\n".join([names, *reversed(rows)]) + "\n")
+    probed, *probes = (results / "probes.csv").read_text().splitlines()
+    (results / "probes.csv").write_text("\n".join([probed, *reversed(probes)]) + "\n")
+    ours, theirs = report([results]), report([tmp_path / "runs"])
+    for key in ("time", "representation"):
+        assert cells(ours, key) == cells(theirs, key), key
+    (fact,) = [fact for fact in study_of(results).facts if fact.run.name == "mlr on toy/reach, seed 1"]
+    assert (fact.frames, fact.seconds, fact.cpu_seconds) == (3000, 7200, 3600)
+    assert [probe["frames"] for probe in fact.probes] == [1500, 3000]
+
+
+def study_of(folder: Path) -> Study:
+    (results,) = read([folder]).results
+    return study(results)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +327,27 @@ def test_a_recipe_of_another_version_is_unknown(tmp_path: Path) -> None:
     assert "finished" not in page.in_short
 
 
+def test_a_baseline_whose_recipe_is_unknown_has_tasks_in_common(tmp_path: Path) -> None:
+    results = published(tmp_path)
+    recipes = json.loads((results / "about.json").read_text())["recipes"]
+    rows = table(report([changed(results, recipes=recipes[1:])]), "what-was-run").rows
+    assert {row[0].text: row[-1].text for row in rows} == {
+        "baseline": "unknown: its recipe cannot be read",
+        "mlr": "unknown: the recipe of baseline cannot be read",
+    }
+
+
+def test_a_method_whose_recipe_is_known_on_another_task_only(tmp_path: Path) -> None:
+    write_run(tmp_path / "b", toy(1, "baseline"), {3000: 1.0})
+    write_run(tmp_path / "m", resolve("toy/catch", ["budget.frames=3000"]), {3000: 1.0})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nmlr,toy/reach,1,3000,20\n")
+    rows = table(report([tmp_path], mixed=True), "what-was-run").rows
+    assert {row[0].text: row[-1].text for row in rows}["mlr"] == "no task in common with baseline"
+    rows = table(report([tmp_path, file], mixed=True), "what-was-run").rows
+    assert {row[0].text: row[-1].text for row in rows}["mlr"] == "unknown: mlr is from a CSV"
+
+
 def test_one_recipe_for_several_methods_does_not_say_how_they_differ(tmp_path: Path) -> None:
     results = published(tmp_path)
     recipes = json.loads((results / "about.json").read_text())["recipes"]
@@ -276,6 +369,24 @@ def test_machines_that_differ_are_a_choice(tmp_path: Path) -> None:
     )
 
 
+def test_machines_with_two_simulators_do_not_say_whose_version_a_run_has(tmp_path: Path) -> None:
+    recipe = resolve("dmcontrol/reacher-easy", profile="paper")
+    write_run(tmp_path / "runs", recipe, {100_000: 900.0}, versions=VERSIONS | MACHINE)
+    publish([tmp_path / "runs"], tmp_path / "results")
+    (known,) = Scores.read(tmp_path / "results").runs
+    assert known.protocol["mujoco"] == VERSIONS["mujoco"]
+    (unknown,) = Scores.read(changed(tmp_path / "results", machines=[{"mujoco": "3.4.0"}])).runs
+    assert "mujoco" not in unknown.protocol
+    assert unknown.protocol["dm_control"] == VERSIONS["dm_control"]
+
+
+def test_versions_of_published_runs_are_counted_by_runs(tmp_path: Path) -> None:
+    results = published(tmp_path)  # 8 runs, which share one mapping of versions
+    write_run(tmp_path / "other", toy(9, "mlr"), {3000: 20.0}, versions=VERSIONS | {"torch": "2.11.0"})
+    rows = {row[0].text: row[1].text for row in table(report([results, tmp_path / "other"]), "versions").rows}
+    assert rows["torch"] == "2.10.0 (8), 2.11.0 (1)"
+
+
 # ── Folders from strangers ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -285,11 +396,21 @@ def test_machines_that_differ_are_a_choice(tmp_path: Path) -> None:
         ({"recipes": None}, "it has no list of recipes"),
         ({"recipes": {"a": 1}}, "it has no list of recipes"),
         ({"recipes": []}, "has no recipe of baseline on toy/reach; mlr on toy/reach"),
-        ({"recipes": ["text", 5, None, {"method": []}]}, "recipe 4 cannot be read"),
-        ({"recipes": [{"method": [], "task": {}, "recipe": {}}]}, "recipe 1 cannot be read"),
+        (
+            {"recipes": ["text", 5, None]},
+            "recipe 2 cannot be read by this version of maskrl (expected an object with method, "
+            "task and recipe, got 5). It is unknown.",
+        ),
+        (
+            {"recipes": [{"method": []}]},
+            "recipe 1 cannot be read by this version of maskrl (method: expected a text, got [])",
+        ),
+        ({"recipes": [{"method": "mlr"}]}, "(task: expected a text, got nothing)"),
+        ({"recipes": [{"method": "m", "task": "t", "recipe": 5}]}, "(A recipe: expected a group of name, "),
+        ({"recipes": [["a"] * 50]}, 'task and recipe, got ["a", "a", "a", "a", "a", "a", "a", "a",…). It is unknown.'),
         ({"recipes": [{}] * 3000}, "has 3,000 recipes, of which the first 2,000 were read"),
-        ({"versions": [1]}, "does not say the versions of these runs"),
-        ({"versions": {"a": "x" * 1000, "b": [1], "torch": "2"}}, "2 of its versions cannot be read"),
+        ({"versions": [1]}, "does not say the versions of these runs: expected an object, got [1]."),
+        ({"versions": {"a": "x" * 1000, "b": [1], "y" * 1000: 1, "torch": "2"}}, "3 of its versions cannot be read"),
         ({"machines": [{f"key {index}": index for index in range(10_000)}] * 3}, None),
         ({"commands": [EVIL, 5, "y" * 10_000] * 1000}, None),
         ({"commands": 5, "machines": 7, "runs": "many"}, None),
@@ -315,11 +436,21 @@ def test_many_unreadable_recipes_are_counted(tmp_path: Path) -> None:
 
 
 def test_an_about_that_is_no_json_leaves_the_scores(tmp_path: Path) -> None:
-    for number, text in enumerate(("{", "[" * 100_000, '{"recipes": ' + '{"a":' * 50_000, "5", "")):
+    texts = {
+        "{": "it is not JSON (Expecting property name",
+        "": "it is not JSON (Expecting value: line 1 column 1 (char 0)).",
+        "[" * 100_000: "it is nested too deeply.",
+        '{"recipes": ' + '{"a":' * 50_000: "it is nested too deeply.",
+        "5": "expected an object, got 5.",
+        "[]": "expected an object, got [].",
+        "{}": "it has no list of recipes.",
+    }
+    for number, (text, why) in enumerate(texts.items()):
         folder = tmp_path / str(number)
         (published(folder, 1) / "about.json").write_text(text)
         page = report([folder / "results"])
-        assert any("does not say how these scores were made" in line for line in page.problems)
+        (problem,) = page.problems
+        assert problem.startswith(f"{folder / 'results' / 'about.json'} does not say how these scores were made: {why}")
         assert [row[-1].text for row in table(page, "what-was-run").rows] == ["unknown: its recipe cannot be read"] * 2
 
 

@@ -17,7 +17,7 @@ from maskrl.envs import ToyControl
 from maskrl.recipes import resolve
 from maskrl.recipes.overrides import with_overrides
 from maskrl.recipes.schema import Recipe
-from maskrl.report import Against, report
+from maskrl.report import MOST, Against, report
 from maskrl.report.curves import mean_curve, thinned
 from maskrl.report.document import Lines, Report, Section
 from maskrl.report.exports import all_notes, as_csv
@@ -362,6 +362,12 @@ def test_the_papers_column_and_the_verdict_stand_beside_ours(tmp_path: Path) -> 
     }
 
 
+def test_the_paper_stands_beside_runs_that_have_no_score_yet(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", control("reacher-easy", 1), {50_000: 500}, status="running")
+    row = texts(table(report([tmp_path]), "-scores"))["reacher-easy"]
+    assert (row["mlr"], row["paper: MLR"]) == ("–", "866 ± 103 (10)")
+
+
 def test_the_gain_over_the_baseline_says_nothing_about_runs_beside_the_paper(tmp_path: Path) -> None:
     for seed, by in enumerate(UNEVEN, start=1):
         for method, score in (("mlr", 480), ("baseline", 470)):
@@ -469,7 +475,16 @@ def test_what_differs_is_told_from_a_baseline_of_any_spelling(tmp_path: Path) ->
     file = tmp_path / "scores.csv"
     file.write_text("method,task,seed,frames,score\nBaseline,toy/reach,1,3000,9\n")
     rows = texts(table(report([tmp_path / "1", file]), "what-was-run"))
-    assert rows["mlr"]["what differs"] == "no task in common with Baseline"  # none of which the recipe is known
+    assert rows["mlr"]["what differs"] == "unknown: Baseline is from a CSV"
+
+
+def test_of_the_recipes_of_a_method_the_first_is_compared(tmp_path: Path) -> None:
+    for seed, every in ((1, 1000), (2, 500)):
+        write_run(tmp_path / str(seed), toy(seed, "mlr", f"evaluation.every={every}"), {3000: 20})
+    write_run(tmp_path / "b", toy(1, "baseline"), {3000: 20})
+    (text,) = [row[-1].text for row in table(report([tmp_path]), "what-was-run").rows if row[0].text == "mlr"]
+    assert "-> 1000" in text
+    assert "-> 500" not in text
 
 
 def test_scores_can_be_taken_at_another_time(tmp_path: Path) -> None:
@@ -598,6 +613,24 @@ def test_what_else_sets_groups_apart_is_in_their_names(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("profiles", "name"),
+    [
+        (("lite",), "lite and unknown profiles"),
+        (("paper",), "paper and unknown profiles"),
+        (("lite", "paper"), "mixed profiles"),
+        ((), "CSV"),
+    ],
+)
+def test_a_group_is_named_by_the_profiles_that_are_known(tmp_path: Path, profiles: tuple[str, ...], name: str) -> None:
+    for seed, profile in enumerate(profiles):
+        write_run(tmp_path / profile, control("reacher-easy", seed, "mlr", profile), {100_000: 500})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nother,reacher-easy,1,100000,600\n")
+    (group,) = report([*(tmp_path / profile for profile in profiles), file], mixed=True).headline
+    assert group.title == f"DMControl · {name} · 100,000 frames"
+
+
 def test_suites_are_never_averaged_together(tmp_path: Path) -> None:
     write_run(tmp_path / "toy", toy(), {3000: 20})
     write_run(tmp_path / "control", control("walker-walk", 1), {100_000: 500})
@@ -646,6 +679,32 @@ def test_failed_interrupted_running_and_unbegun_runs_are_told_apart(tmp_path: Pa
     assert page.facts[3] == ("4", "unfinished")
     marks = {row[0].text.rpartition("/")[2]: row[4].mark for row in table(page, "runs").rows}
     assert (marks["done"], marks["failed"], marks["going"]) == ("good", "bad", "warn")
+
+
+def test_a_failed_run_with_the_seed_of_a_finished_one_is_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 20})
+    write_run(tmp_path / "b", toy(1), {}, status="failed", why="out of memory")
+    page = report([tmp_path])
+    assert (page.facts[0], page.facts[3]) == (("2", "runs"), ("1", "unfinished"))
+    (told,) = lines(page, "Failed")
+    assert told == f"mlr on toy/reach, seed 1 ({tmp_path / 'b'}): failed: out of memory, at 0 of 3,000 frames."
+    assert [row[4].text for row in table(page, "runs").rows] == ["done", "failed"]
+
+
+def test_a_run_that_repeats_another_one_is_in_no_table(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 20})
+    write_run(tmp_path / "b", toy(1), {3000: 20})
+    write_run(tmp_path / "c", toy(1, "mlr", "budget.frames=1000"), {1000: 10})  # another protocol
+    page = report([tmp_path])
+    assert [Path(row[0].text).name for row in table(page, "runs").rows] == ["a", "c"]
+    assert page.facts[0] == ("2", "runs")
+
+
+def test_runs_of_a_csv_are_counted_beside_those_of_directories(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", toy(1), {3000: 20})
+    file = tmp_path / "scores.csv"
+    file.write_text("method,task,seed,frames,score\nmlr,toy/reach,2,3000,20\n")
+    assert report([tmp_path / "a", file]).facts[0] == ("2", "runs")
 
 
 def test_a_torn_last_line_does_not_hide_how_far_a_run_is(tmp_path: Path) -> None:
@@ -976,6 +1035,47 @@ def test_a_thousand_runs_make_a_page_of_a_reasonable_size(tmp_path: Path) -> Non
     points = [seed["points"] for panel in chart.data["panels"] for line in panel["methods"] for seed in line["seeds"]]
     assert (len(points), max(map(len, points))) == (1000, 60)  # 60 000 points in all
     assert all(curve[-1][0] == 100_000 for curve in points)
+
+
+def cells_csv(path: Path, methods: int, tasks: int) -> Path:
+    """A file whose every row has a method and a task of its own."""
+    file = path / "scores.csv"
+    rows = [f"m{place % methods},t{place % tasks},1,100,{place}" for place in range(max(methods, tasks))]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    return file
+
+
+def test_the_fullest_page_is_not_large(tmp_path: Path) -> None:
+    page = report([cells_csv(tmp_path, 100, 100)])
+    assert len(table(page, "-scores").rows) * len(page.methods) == MOST["methods times tasks"]
+    assert len(render(page)) < 2e6
+
+
+@pytest.mark.parametrize(
+    ("methods", "tasks", "why"),
+    [
+        (100, 101, "10,100 methods times tasks (at most 10,000)"),
+        (301, 1, "301 methods (at most 300)"),
+        (1, 1001, "1,001 tasks (at most 1,000)"),
+        (1000, 1000, "1,000 methods (at most 300), 1,000,000 methods times tasks (at most 10,000)"),
+    ],
+)
+def test_what_no_page_can_hold_is_refused(
+    tmp_path: Path, methods: int, tasks: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cells_csv(tmp_path, methods, tasks)
+    assert typed(file, "--out", tmp_path / "page.html") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.endswith(f"This is too much for one page: {why}. Report on fewer runs at a time.")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_too_many_runs_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    rows = [f"mlr,t,{seed},100,{seed}" for seed in range(20_001)]
+    file.write_text("\n".join(["method,task,seed,frames,score", *rows]))
+    with pytest.raises(ScoresError, match=re.escape("20,001 runs (at most 20,000)")):
+        report([file])
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -120,6 +120,12 @@ def test_cells_with_the_same_note_are_told_of_together() -> None:
     assert exports.all_notes(table) == ["verdict: by p", "verdict of a, b: uncorrected"]
 
 
+def test_rows_that_begin_alike_are_named_once_in_a_note() -> None:
+    rows = tuple((Cell("reach"), Cell(method), Cell("0.9", note="lite")) for method in ("mlr", "baseline"))
+    table = Table("k", "t", (Column("task"), Column("method"), Column("cosine")), rows)
+    assert exports.all_notes(table) == ["cosine of reach: lite"]
+
+
 # ── Names of strangers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,17 +1,19 @@
 """The scores of many runs: select, normalise, and group them by protocol."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskrl.analysis.protocol import named_recipe, own_protocol, protocol_difference
-from maskrl.analysis.reading import RunScores, read_csv, read_folder
+from maskrl.analysis.reading import Found, Identity, RunScores, read
 from maskrl.recipes.published import players
 from maskrl.recipes.schema import as_override
+from maskrl.words import ranges
 
 
 class ScoresError(Exception):
@@ -24,21 +26,18 @@ class Scores:
 
     runs: tuple[RunScores, ...]
     problems: tuple[str, ...] = ()
+    repeats: frozenset[Identity] = frozenset()  # the runs that were left out because others repeat the same experiment
 
     @classmethod
     def read(cls, *paths: Path | str) -> "Scores":
-        """Read run directories, folders of them at any depth, and CSV files."""
-        runs, problems, seen = list[RunScores](), list[str](), set[Path]()
-        for path in map(Path, paths):
-            if path.is_file():
-                found, wrong = read_csv(path) if path.resolve() not in seen else ([], [])
-                seen.add(path.resolve())
-            else:
-                found, wrong = read_folder(path, seen)
-            runs += found
-            problems += wrong
-        kept, repeated = _without_repeats(runs)
-        return cls(tuple(kept), (*problems, *repeated))
+        """Read run directories, folders of them at any depth, published results and CSV files."""
+        return cls.of(read(map(Path, paths)))
+
+    @classmethod
+    def of(cls, found: Found) -> "Scores":
+        """What was read, without repeats."""
+        kept, repeats, told = _without_repeats(found.runs)
+        return cls(tuple(kept), (*found.problems, *told), frozenset(run.identity for run in repeats))
 
     @property
     def methods(self) -> list[str]:
@@ -68,8 +67,8 @@ class Scores:
                 problems.append(
                     f"{run.name} ({run.source}) has no score at {wanted} {run.unit}: its last is at {run.curve[-1][0]}. Left out."
                 )
-        kept, repeated = _without_repeats(runs)  # a run of 500 000 frames may repeat one of 100 000
-        return Scores(tuple(kept), (*self.problems, *problems, *repeated))
+        kept, _, told = _without_repeats(runs)  # a run of 500 000 frames may repeat one of 100 000
+        return Scores(tuple(kept), (*self.problems, *problems, *told))
 
     def normalised(self) -> "Scores":
         """Normalised scores. 0 and 1 are the random and the human player on Atari, random and perfect play of a toy, 0 and 1000
@@ -88,7 +87,7 @@ class Scores:
 
     def values(self, method: str, task: str) -> NDArray[np.float64]:
         """The score of every run of a method on a task, by seed."""
-        mine = self._by_seed(method, task)
+        mine = self.of_method(method, task)
         several = next((run for run in mine if len(run.curve) > 1), None)
         if several is not None:
             raise ScoresError(f"{several.name} has {len(several.curve)} scores: choose a time with Scores.at().")
@@ -96,10 +95,19 @@ class Scores:
 
     def seeds(self, method: str, task: str) -> list[int]:
         """The seed of every run of a method on a task, in the order of `values`."""
-        return [run.seed for run in self._by_seed(method, task)]
+        return [run.seed for run in self.of_method(method, task)]
 
-    def _by_seed(self, method: str, task: str) -> list[RunScores]:
-        return sorted((run for run in self.runs if (run.method, run.task) == (method, task)), key=lambda run: run.seed)
+    def of_method(self, method: str, task: str) -> Sequence[RunScores]:
+        """The runs of a method on a task, by seed."""
+        return self._by_seed.get((method, task), ())
+
+    @cached_property
+    def _by_seed(self) -> dict[tuple[str, str], list[RunScores]]:
+        """(method, task) → its runs: a search for every method on every task would be slow."""
+        found = defaultdict[tuple[str, str], list[RunScores]](list)
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            found[run.method, run.task].append(run)
+        return dict(found)
 
     def matrix(self, method: str, tasks: Sequence[str], *, mixed: bool = False) -> NDArray[np.float64]:
         """The scores (runs, tasks) for the aggregates. Every task has as many runs as the task with the fewest, by smallest seeds.
@@ -170,18 +178,30 @@ def _told(run: RunScores) -> dict[tuple[str, str], str]:
     return told
 
 
-def _without_repeats(runs: Iterable[RunScores]) -> tuple[list[RunScores], list[str]]:
-    """One run per seed, method, task and protocol: a second one repeats the same experiment and adds no evidence."""
-    kept: dict[tuple[str, str, int], list[RunScores]] = defaultdict(list)
-    problems = []
-    for run in runs:
+def _without_repeats(runs: Sequence[RunScores]) -> tuple[list[RunScores], list[RunScores], list[str]]:
+    """One run per seed, method, task and protocol: a second one repeats the same experiment and adds no evidence.
+
+    Returns the runs, those that were left out, and sentences about these. Of two, the one whose protocol has more values is kept
+    (a CSV has hardly any), otherwise the first.
+    """
+    kept, left_out = defaultdict[tuple[str, str, int], list[int]](list), list[RunScores]()
+    seeds = defaultdict[tuple[str, str, str, str], list[int]](
+        list
+    )  # (method, task, kept source, other source) → repeated
+    for place, run in sorted(enumerate(runs), key=lambda item: -len(item[1].protocol)):
         same_seed = kept[run.method, run.task, run.seed]
-        first = next((other for other in same_seed if not protocol_difference(other.protocol, run.protocol)), None)
+        first = next((p for p in same_seed if not protocol_difference(runs[p].protocol, run.protocol)), None)
         if first is None:
-            same_seed.append(run)
+            same_seed.append(place)
         else:
-            problems.append(f"{run.name} exists twice: {first.source} is kept and {run.source} left out.")
-    return [run for same_seed in kept.values() for run in same_seed], problems
+            left_out.append(run)
+            seeds[run.method, run.task, runs[first].source, run.source].append(run.seed)
+    told = [
+        f"{method} on {task}, {f'seed {own[0]} exists' if len(own) == 1 else f'seeds {ranges(sorted(own))} exist'} twice: "
+        f"{source} is kept and {other} left out."
+        for (method, task, source, other), own in seeds.items()
+    ]
+    return [runs[place] for place in sorted(place for places in kept.values() for place in places)], left_out, told
 
 
 def _counted(runs: Sequence[RunScores]) -> str:

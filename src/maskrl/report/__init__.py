@@ -9,23 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from maskrl.analysis.reading import read
 from maskrl.analysis.scores import Scores, ScoresError
 from maskrl.analysis.verdict import Verdict, Verdicts
 from maskrl.report.ablations import ablations
 from maskrl.report.aggregates import over_tasks
 from maskrl.report.curves import MOST_POINTS, curves
 from maskrl.report.document import Line, Lines, Report, Section
-from maskrl.report.facts import RunFacts, all_facts, without_repeats
+from maskrl.report.facts import RunFacts, all_facts
 from maskrl.report.groups import IN_THE_PAPER, Group, cases, grouped, in_order
 from maskrl.report.inventory import gaps, in_short, versions, what_was_run
 from maskrl.report.probes import representation
-from maskrl.report.published import studies
+from maskrl.report.published import study
 from maskrl.report.tables import Mark, short_digests
 from maskrl.report.task_by_task import MARKS, in_words, negative, negative_lines, task_by_task
 from maskrl.report.timing import timing
 from maskrl.words import count
 
 Against = Literal["published", "none"]
+
+# What a page can hold: more would take minutes and no browser would show it. Files may be a stranger's.
+MOST = {"methods": 300, "tasks": 1000, "methods times tasks": 10_000, "runs": 20_000}
 
 
 def report(
@@ -34,22 +38,25 @@ def report(
     """Build the report of these runs.
 
     `at`: take scores at this time, in the unit of each run's budget, instead of at its end. `mixed`: put runs of different
-    protocols together; otherwise each protocol has its own sections.
+    protocols together; otherwise each protocol has its own sections. Raises ScoresError if a page cannot be drawn.
     """
     folders = [Path(path) for path in paths]
-    scores, published = Scores.read(*folders), studies(folders)
-    facts = without_repeats([*all_facts(folders), *(fact for one in published for fact in one.facts)], scores.runs)
+    found = read(folders)
+    scores, published = Scores.of(found), [study(results) for results in found.results]
+    every_fact = (*all_facts(folders), *(fact for one in published for fact in one.facts))
+    facts = [fact for fact in every_fact if fact.run.identity not in scores.repeats]
     if not scores.runs and not facts:
         listed = "\n".join(f"  {problem}" for problem in scores.problems)
         raise ScoresError(f"There are no runs to report on:\n{listed}")
+    methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
+    tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
+    _require_room(len(methods), len(tasks), len(scores.runs))
     papers = against == "published"
     groups, alike = grouped(scores, at=at, mixed=mixed, papers=papers), cases(facts)
     most = max(20, MOST_POINTS // max(1, len(scores.runs)))
     told = (line for one in published for line in one.problems)
     every_problem = [*scores.problems, *told, *(line for group in groups for line in _problems(group))]
     problems = list(dict.fromkeys(map(short_digests, every_problem)))
-    methods = in_order({*scores.methods, *(fact.run.method for fact in facts)})
-    tasks = sorted({*scores.tasks, *(fact.run.task for fact in facts)})
     listed = ", ".join(tasks[:6]) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
     units = " or ".join(sorted({run.unit for run in scores.runs} or {fact.run.unit for fact in facts}, reverse=True))
     sections = [
@@ -72,6 +79,14 @@ def report(
         tuple(problems),
         f"{_comparisons(groups)} {in_short(groups, facts, problems)}",
     )
+
+
+def _require_room(methods: int, tasks: int, runs: int) -> None:
+    """Raise ScoresError if there is too much for a page."""
+    counts = {"methods": methods, "tasks": tasks, "methods times tasks": methods * tasks, "runs": runs}
+    over = [f"{counts[what]:,} {what} (at most {most:,})" for what, most in MOST.items() if counts[what] > most]
+    if over:
+        raise ScoresError(f"This is too much for one page: {', '.join(over)}. Report on fewer runs at a time.")
 
 
 def _title(methods: Sequence[str], tasks: Sequence[str]) -> str:

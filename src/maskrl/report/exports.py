@@ -124,11 +124,11 @@ def write(tables: Iterable[Table], folder: Path, *, force: bool = False) -> list
 def all_notes(table: Table) -> list[str]:
     """The notes of the table, its headings and its cells; cells of a column with the same note share a line."""
     of_columns = [f"{column.name}: {column.note}" for column in table.columns if column.note]
-    of_cells: dict[tuple[str, str], list[str]] = {}
+    of_cells: dict[tuple[str, str], dict[str, None]] = {}  # rows may begin with the same text: each is named once
     for row in table.all_rows:
         for cell, column in zip(row, table.columns, strict=True):
             if cell.note:
-                of_cells.setdefault((column.name, cell.note), []).append(row[0].text)
+                of_cells.setdefault((column.name, cell.note), {})[row[0].text] = None
     told = [f"{name} of {', '.join(rows)}: {note}" for (name, note), rows in of_cells.items()]
     return list(dict.fromkeys([*table.notes, *of_columns, *told]))
 

@@ -3,12 +3,12 @@
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from maskrl.analysis.protocol import method_of, protocol_difference, protocol_of, task_of, unit_of
+from maskrl.analysis.protocol import method_of, protocol_of, task_of, unit_of
 from maskrl.analysis.reading import LARGEST, RunScores, run_folders
 from maskrl.files import open_file, read_object
 from maskrl.recipes.schema import Recipe
@@ -24,7 +24,7 @@ class RunFacts:
     run: RunScores  # without its scores
     recipe: Recipe | None  # None: unknown
     life: Life
-    why: str  # the error of a failed run
+    why: str  # the error of a failed run, or why its state is unknown; may be empty
     reached: int  # in the unit of its budget
     frames: int  # of the simulator so far; 0: unknown
     seconds: float  # 0: unknown
@@ -59,19 +59,6 @@ def all_facts(paths: Iterable[Path]) -> Iterator[RunFacts]:
             yield run_facts(folder)
         except (RunError, OSError, ValueError, KeyError, TypeError, OverflowError):
             continue
-
-
-def without_repeats(facts: Sequence[RunFacts], runs: Iterable[RunScores]) -> list[RunFacts]:
-    """Leave out the runs that were left out of these scores because they exist twice, such as in a directory and published."""
-    kept = defaultdict[str, list[RunScores]](list)
-    for run in runs:
-        kept[run.name].append(run)
-
-    def is_repeat(run: RunScores) -> bool:
-        alike = [other for other in kept[run.name] if not protocol_difference(other.protocol, run.protocol)]
-        return bool(alike) and all(other.identity != run.identity for other in alike)
-
-    return [fact for fact in facts if not is_repeat(fact.run)]
 
 
 def run_facts(folder: Path) -> RunFacts:

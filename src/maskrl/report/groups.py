@@ -1,7 +1,7 @@
 """Groups of comparable runs: those of one suite and one protocol, with a name for both."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from maskrl.report.tables import Cell, Column, Field, key_of, short_digests
 LITE = "not comparable: lite profile"
 SUITES = {"dmcontrol": "DMControl", "atari": "Atari", "toy": "Toys", "other": "Other tasks"}
 IN_THE_PAPER = ("dmcontrol", "atari")  # suites that have a paper profile
+
+Values = dict[str, set[str]]  # path of the protocol → the values of a group's runs
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,13 @@ class Group:
     def methods(self) -> list[str]:
         return in_order(self.runs.methods)
 
-    @property
+    @cached_property
     def tasks(self) -> list[str]:
         return self.runs.tasks
 
     def runs_of(self, method: str, task: str | None = None) -> list[RunScores]:
-        """The runs of a method, on one task or all, by seed."""
-        mine = (run for run in self.runs.runs if run.method == method and task in (None, run.task))
-        return sorted(mine, key=lambda run: run.seed)
+        """The runs of a method, on one task or all, by task and seed."""
+        return [run for one in (self.tasks if task is None else [task]) for run in self.runs.of_method(method, one)]
 
     @property
     def baseline(self) -> str | None:
@@ -81,11 +82,19 @@ class Group:
         """
         if not self.papers:
             return None
-        times = {run.curve[0][0] for run in self.final.runs if run.task == task}
-        budgets = {run.budget for run in self.runs.runs if run.task == task and run.budget is not None}
-        chosen = times or budgets
-        found = published(task, chosen.pop(), method) if len(chosen) == 1 else None
+        found = published(task, self._time_of[task], method) if task in self._time_of else None
         return found if found is not None and found.unit == self.unit else None
+
+    @cached_property
+    def _time_of(self) -> dict[str, int]:
+        """Task → the only time of its scores, or the only budget of its runs if there are none yet."""
+        times, budgets = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+        for run in self.final.runs:
+            times[run.task].add(run.curve[0][0])
+        for run in self.runs.runs:
+            budgets[run.task] |= {run.budget} if run.budget is not None else set()
+        chosen = {task: times[task] or budgets[task] for task in self.tasks}
+        return {task: min(found) for task, found in chosen.items() if len(found) == 1}
 
     @cached_property
     def not_the_papers(self) -> str:
@@ -137,35 +146,52 @@ def grouped(scores: Scores, *, at: int | None, mixed: bool, papers: bool) -> lis
     suites = sorted({run.suite for run in runs})
     together = [Scores(tuple(run for run in runs if run.suite == suite)) for suite in suites]
     parts = together if mixed else sorted(Scores(runs).groups(), key=lambda part: part.suites)
-    return [Group(_name(part, parts), part, at, mixed, papers) for part in parts]
+    return [Group(name, part, at, mixed, papers) for name, part in zip(_names(parts), parts, strict=True)]
 
 
-def _name(part: Scores, parts: Sequence[Scores]) -> str:
-    """The name of a group: suite, profile, budget, and what distinguishes it from other groups with the same ones."""
-    name = _plain_name(part)
-    rivals = [_values(other) for other in parts if other is not part and _plain_name(other) == name]
-    apart = [
-        f"{path}={next(iter(values))}"
-        for path, values in (_values(part).items() if rivals else ())
-        if path not in ("profile", "env.task", "env.kind") and not path.startswith("budget.") and len(values) == 1
-        if any(path in other and not values & other[path] for other in rivals)
+def _names(parts: Sequence[Scores]) -> list[str]:
+    """The name of each group: suite, profile, budget, and what distinguishes it from other groups with the same ones."""
+    plain, values = [_plain_name(part) for part in parts], [_values(part) for part in parts]
+    rivals = defaultdict[str, list[Values]](list)
+    for name, own in zip(plain, values, strict=True):
+        rivals[name].append(own)
+    return [
+        short_digests(" · ".join([name, *_apart(own, rivals[name])])) for name, own in zip(plain, values, strict=True)
     ]
-    return short_digests(" · ".join([name, *apart]))
+
+
+def _apart(own: Values, rivals: Sequence[Values]) -> Iterator[str]:
+    """The values of a group that some of its rivals do not have. It may be among them: it has them all."""
+    for path, found in own.items():
+        if path in ("profile", "env.task", "env.kind") or path.startswith("budget.") or len(found) > 1:
+            continue
+        if any(path in other and not found & other[path] for other in rivals):
+            yield f"{path}={next(iter(found))}"
 
 
 def _plain_name(part: Scores) -> str:
     first = part.runs[0]
-    profiles = {f"{run.protocol['profile']} profile" if "profile" in run.protocol else "CSV" for run in part.runs}
     words = [SUITES.get(first.suite, first.suite)]
     if first.suite in IN_THE_PAPER:
-        words.append("mixed profiles" if len(profiles) > 1 else profiles.pop())
+        words.append(_profile_of(part))
     budgets = sorted({run.budget for run in part.runs if run.budget is not None})
     words.append(f"{' and '.join(f'{budget:,}' for budget in budgets)} {first.unit}")
     return " · ".join(words)
 
 
-def _values(scores: Scores) -> dict[str, set[str]]:
-    values: dict[str, set[str]] = {}
+def _profile_of(part: Scores) -> str:
+    """The profile of these runs, in a few words."""
+    found = {run.protocol.get("profile") for run in part.runs}
+    known = found - {None}
+    if not known:
+        return "CSV"
+    if len(known) > 1:
+        return "mixed profiles"
+    return f"{known.pop()} {'and unknown profiles' if None in found else 'profile'}"
+
+
+def _values(scores: Scores) -> Values:
+    values: Values = {}
     for run in scores.runs:
         for path, value in run.protocol.items():
             values.setdefault(path, set()).add(as_override(value))
@@ -192,7 +218,7 @@ CASE_FIELDS: list[Field[Case]] = [
 def cases(facts: Sequence[RunFacts]) -> Cases:
     """The runs of each case, in order. Runs of different protocols are never averaged, even if mixed."""
     parts = Scores(tuple(fact.run for fact in facts)).groups()
-    names = {run.identity: name for part in parts for name in [_name(part, parts)] for run in part.runs}
+    names = {run.identity: name for name, part in zip(_names(parts), parts, strict=True) for run in part.runs}
     found = defaultdict[Case, list[RunFacts]](list)
     for fact in facts:
         found[Case(fact.run.task, names[fact.run.identity], fact.run.method)].append(fact)

@@ -1,9 +1,9 @@
 """The runs of a page: methods, versions and gaps."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
+from maskrl.analysis.reading import Identity
 from maskrl.recipes.schema import difference
 from maskrl.report.document import Line, Lines, Section
 from maskrl.report.facts import RunFacts
@@ -11,10 +11,9 @@ from maskrl.report.groups import Group, short
 from maskrl.report.published import Study
 from maskrl.report.tables import Cell, Column, Field, Mark, Table, number, short_digests, tabulated
 from maskrl.report.task_by_task import MOST_LINES
-from maskrl.words import count
+from maskrl.words import count, ranges
 
 MOST_COMMANDS = 5  # of a published study
-Identity = tuple[Any, ...]  # `RunScores.identity`
 
 
 def what_was_run(groups: Sequence[Group], facts: Sequence[RunFacts]) -> Section:
@@ -53,16 +52,24 @@ def _methods_table(groups: Sequence[Group], facts: Mapping[Identity, RunFacts]) 
 def _differences(group: Group, method: str, facts: Mapping[Identity, RunFacts]) -> list[str]:
     """The differences from the Baseline, or from the first method, on a task that both have."""
     reference = group.baseline or group.methods[0]
-    told = {run.identity: facts[run.identity] for run in reversed(group.runs.runs) if run.identity in facts}
-    known = {(fact.run.method, fact.run.task): fact.recipe for fact in told.values() if fact.recipe is not None}
+    runs = [run for name in (method, reference) for run in group.runs_of(name)]
+    told = [facts[run.identity] for run in reversed(runs) if run.identity in facts]
+    # If a method has several recipes on a task, that of its first run counts.
+    known = {(fact.run.method, fact.run.task): fact.recipe for fact in told if fact.recipe is not None}
+    published = {fact.run.method for fact in told if fact.recipe is None}
     if not any(name == method for name, _ in known):
-        published = any(fact.run.method == method for fact in told.values())
-        return ["unknown: its recipe cannot be read" if published else "unknown: from a CSV"]
+        return ["unknown: its recipe cannot be read" if method in published else "unknown: from a CSV"]
     if method == reference:
         return ["the others are compared with it"] if len(group.methods) > 1 else []
-    task = next((task for task in group.tasks if {(method, task), (reference, task)} <= known.keys()), None)
-    if task is None:
+    shared = [task for task in group.tasks if group.runs_of(method, task) and group.runs_of(reference, task)]
+    if not shared:
         return [f"no task in common with {reference}"]
+    task = next((task for task in shared if {(method, task), (reference, task)} <= known.keys()), None)
+    if task is None:
+        lacking = reference if any((method, task) in known for task in shared) else method
+        return [
+            f"unknown: {f'the recipe of {lacking} cannot be read' if lacking in published else f'{lacking} is from a CSV'}"
+        ]
     for name in (method, reference):  # other programs may publish one recipe for several methods of their own
         if (said := known[name, task].method) != name.partition(" ")[0].lower():
             return [f"unknown: the recipe published for {name} is {said}’s"]
@@ -71,18 +78,6 @@ def _differences(group: Group, method: str, facts: Mapping[Identity, RunFacts]) 
     # If only one has an objective, say only that: the name has the rest.
     named = [part for part in method.split()[1:] if not any(line.startswith(part.split("=")[0]) for line in kept)]
     return kept + named
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as ranges: 1, 2, 3 and 7 give "1–3, 7"."""
-    found: list[list[int]] = []
-    for value in numbers:
-        if found and value == found[-1][-1] + 1:
-            found[-1].append(value)
-        else:
-            found.append([value])
-    shown_ranges = [str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in found]
-    return ", ".join(shown_ranges[:12]) + (", …" if len(shown_ranges) > 12 else "")
 
 
 def versions(facts: Sequence[RunFacts]) -> Section | None:

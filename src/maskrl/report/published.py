@@ -2,13 +2,12 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from maskrl.analysis.about import read_about
-from maskrl.analysis.reading import PROBES, SCORES, read_results, read_rows, results_folders, run_of, whole
+from maskrl.analysis.reading import PROBES, Results, Rows, of_lines, read_rows, run_of, whole
 from maskrl.analysis.results import LINEAR
 from maskrl.files import RunError
 from maskrl.report.facts import RunFacts, is_number
@@ -29,59 +28,51 @@ class Study:
     problems: tuple[str, ...]  # those that reading its scores does not tell
 
 
-def studies(paths: Iterable[Path]) -> list[Study]:
-    """Every folder of published results in these, at any depth."""
-    seen = set[Path]()
-    return [study(folder) for path in paths if path.is_dir() for folder in results_folders(path, seen)]
-
-
-def study(folder: Path) -> Study:
-    """Read a folder. What it does not say is unknown."""
-    runs, _ = read_results(folder)  # `Scores.problems` has its problems
-    about, clocks = read_about(folder), _clocks(folder)
-    probes, problems = _probes(folder)
+def study(results: Results) -> Study:
+    """The facts of a folder's runs. What it does not say is unknown."""
+    about, times, foreign = results.about, *_times(results.rows)
+    probes, problems = _probes(results.folder)
     facts = []
-    for run in runs:
-        recipe, clock = about.recipes.get((run.method, run.task)), clocks.get((run.method, run.task, run.seed), {})
+    for run in results.runs:
+        key = run.method, run.task, run.seed
+        recipe, time, reached = about.recipes.get((run.method, run.task)), times[key], run.curve[-1][0]
+        budget = None if recipe is None else run.budget
+        done = budget is not None and reached >= budget
         facts.append(
             RunFacts(
                 run=replace(run, curve=()),
                 recipe=recipe,
-                life="unknown" if recipe is None else "done",  # only finished runs are published
-                why="",
-                reached=run.curve[-1][0],
-                frames=int(clock.get("frames", 0)),
-                seconds=clock.get("seconds", 0.0),
-                cpu_seconds=clock.get("cpu_seconds", 0.0),
+                life="done" if done else "unknown",  # only finished runs are published, but rows may be missing
+                why="" if done or budget is None else "its scores end before its budget",
+                reached=reached,
+                frames=int(time.get("frames", 0)),
+                seconds=time.get("seconds", 0.0),
+                cpu_seconds=time.get("cpu_seconds", 0.0),
                 versions=about.versions,
-                probes=tuple(probes.get((run.method, run.task, run.seed), ())),
+                probes=tuple(probes.get(key, ())),
                 published=True,
-                evaluations_timed="foreign" not in clock,
+                evaluations_timed=key not in foreign,
             )
         )
-    return Study(folder, tuple(facts), about.commands, tuple(problems))
+    return Study(results.folder, tuple(facts), about.commands, tuple(problems))
 
 
-def _clocks(folder: Path) -> Mapping[Key, Mapping[str, float]]:
+def _times(rows: Rows) -> tuple[Mapping[Key, Mapping[str, float]], set[Key]]:
     """The largest times of every run: frames, seconds and processor seconds, as far as there are columns of them.
 
-    `foreign`: a row lacks the decisions or updates that `maskrl results` writes, so another program may have taken the times.
+    Also the runs whose times another program may have taken: a row lacks the decisions or updates that `maskrl results` writes.
     """
-    found = defaultdict[Key, dict[str, float]](dict)
-    try:
-        _, rows = read_rows(folder / SCORES)
-    except RunError:  # `Scores.problems` says so
-        return {}
+    found, foreign = defaultdict[Key, dict[str, float]](dict), set[Key]()
     for _, row in rows:
         try:
-            clock = found[run_of(row)]
-        except (ValueError, KeyError):
+            key = run_of(row)
+        except ValueError:  # told by the reader
             continue
         if not (row.get("decisions", "").strip() and row.get("updates", "").strip()):
-            clock["foreign"] = 1.0
+            foreign.add(key)
         for name in ("frames", "seconds", "cpu_seconds"):
-            clock[name] = max(clock.get(name, 0.0), _number(row.get(name, "")) or 0.0)
-    return found
+            found[key][name] = max(found[key].get(name, 0.0), _number(row.get(name, "")) or 0.0)
+    return found, foreign
 
 
 def _probes(folder: Path) -> tuple[Mapping[Key, list[Probe]], list[str]]:
@@ -98,14 +89,13 @@ def _probes(folder: Path) -> tuple[Mapping[Key, list[Probe]], list[str]]:
     found, wrong = defaultdict[Key, list[Probe]](list), list[int]()
     for number, row in rows:
         try:
-            probe: Probe = {"frames": whole(row["frames"])}
+            probe: Probe = {"frames": whole(row, "frames")}
             for measures, into in ((MEASURES, probe), (LINEAR, probe.setdefault("linear", {}))):
                 into |= {name: float(row[name]) for name in measures if row.get(name, "").strip()}
             found[run_of(row)].append(probe)
-        except (ValueError, KeyError):
+        except ValueError:
             wrong.append(number)
-    rest = f" and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
-    problems = [f"{path}, line {wrong[0]}{rest}: cannot be read. Left out."] if wrong else []
+    problems = [f"{of_lines(path, wrong)}: cannot be read. Left out."] if wrong else []
     return {key: sorted(probes, key=lambda probe: probe["frames"]) for key, probes in found.items()}, problems
 
 
