@@ -75,6 +75,15 @@ def test_results_can_be_added_to_on_another_machine(runs: Path, tmp_path: Path):
     assert {name: (out / name).read_text().splitlines() for name in before} == after
 
 
+def test_extended_runs_are_published_beside_others(runs: Path, tmp_path: Path):
+    """Their results are those of runs with the longer budget from the start, so the earlier budgets are no versions."""
+    history = [{"recipe": "12345678", "budget": {"frames": 1500, "decisions": None}}]
+    recipe = replace(resolve("toy/reach"), seed=15)
+    write_run(tmp_path / "more", recipe, {0: 9.0, 3000: 34.0}, versions=VERSIONS | {"extended": history})
+    assert publish([runs, tmp_path / "more"], tmp_path / "results") == (9, [])
+    assert json.loads((tmp_path / "results" / "about.json").read_text())["versions"] == VERSIONS
+
+
 def test_a_run_that_was_published_must_have_the_same_scores(runs: Path, tmp_path: Path):
     with pytest.raises(ResultsError, match="holds no results to add to"):
         publish([runs], tmp_path / "results", add=True)

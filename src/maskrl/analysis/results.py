@@ -34,6 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 MARK = b'{\n "commands": ['  # the beginning of about.json
 FIRST = b"method,task,seed,frames,"  # the beginning of a table, of an earlier version too
 APART = ("seed", "threads")  # values of a recipe that differ between runs
+HISTORY = ("extended",)  # in versions.json: an extended run is the same as one with the longer budget from the start
 
 Row = dict[str, Any]
 
@@ -75,7 +76,7 @@ class _Study:
     def include(self, name: str, method: str, task: str, recipe: Recipe, versions: Row) -> None:
         """Note how a run was made. Raises ResultsError if other runs were made with other versions or recipes."""
         machine = {key: versions[key] for key in HARDWARE if key in versions}
-        software = {key: value for key, value in versions.items() if key not in HARDWARE}
+        software = {key: value for key, value in versions.items() if key not in (*HARDWARE, *HISTORY)}
         _require_same(name, self.versions or software, software, "was made with other versions")
         self.versions = self.versions or software
         self.machines += [] if machine in self.machines or not machine else [machine]
