@@ -12,7 +12,7 @@ from pathlib import Path
 from maskrl import recipes
 from maskrl.analysis import reading
 from maskrl.analysis.protocol import method_of, protocol_of
-from maskrl.analysis.reading import read_csv, read_folder
+from maskrl.analysis.reading import read
 from maskrl.cli.sweep import _row, _summary
 from maskrl.clock import Clock
 from maskrl.recipes import toy
@@ -76,7 +76,7 @@ def metrics(data: bytes) -> None:
     (RUN / "metrics.jsonl").write_bytes(data)
     with suppress(RunError):
         RunFiles(RUN).scores  # noqa: B018, it is computed
-        read_folder(RUN, set())
+        read([RUN])
         with suppress(ValueError, KeyError, TypeError, OverflowError):  # `all_facts` leaves such a run out
             run_facts(RUN)
         Log(RUN).rewind(Clock(10, 10, 5, 1.0), {"lines": 1, "bytes": len(data) // 2, "sha256": ""}, 5)
@@ -94,7 +94,7 @@ def manifest(data: bytes) -> None:
 
 def csv(data: bytes) -> None:
     (HERE / "scores.csv").write_bytes(data)
-    read_csv(HERE / "scores.csv")
+    read([HERE / "scores.csv"])
 
 
 def checkpoints(data: bytes) -> None:

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -33,6 +34,10 @@ from torch import Tensor
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+import maskrl
+
+PACKAGE = Path(maskrl.__file__).parent
 
 
 class _Backend(_DummyBackendModule):
@@ -314,8 +319,8 @@ def _is_device(device: Any) -> bool:
 
 def _line() -> str:
     for frame in reversed(traceback.extract_stack()):
-        if "/maskrl/" in frame.filename:
-            return f"{frame.filename.rpartition('/maskrl/')[2]}:{frame.lineno}"
+        if (file := Path(frame.filename)).is_relative_to(PACKAGE):  # not any folder called maskrl: a clone may be one
+            return f"{file.relative_to(PACKAGE).as_posix()}:{frame.lineno}"
     return "outside"
 
 
