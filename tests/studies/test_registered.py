@@ -47,6 +47,17 @@ def test_the_page_has_the_times_of_all_plans_which_came_before_their_results():
         assert git("cat-file", "-t", program) == "commit"
 
 
+def test_the_runs_of_lite_sb3_were_repeated_with_the_same_scores():
+    if not (text := git("show", "cbded71:results/lite-sb3/scores.csv")):
+        pytest.skip("needs the history of the project's repository")
+    now = (ROOT / "results" / "lite-sb3" / "scores.csv").read_text()
+    before, after = (
+        [[row[name] for name in ("seed", "frames", "score")] for row in csv.DictReader(lines.splitlines())]
+        for lines in (text, now)
+    )
+    assert before == after
+
+
 def test_the_runs_of_lite_cost_were_repeated_to_the_last_digit_but_not_their_times():
     """Processor time then, over the Baseline's: 1.23 with the objective in every fourth update, 1.45 in every second."""
     if not (text := git("show", "cee92f6:results/lite-cost/scores.csv")):
