@@ -1,6 +1,7 @@
 """Settings for the whole suite; builders that tests call by name are in builders.py."""
 
 import os
+import signal
 
 # Before torch is loaded: two test processes share two cores.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -8,6 +9,10 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 import hypothesis
 import pytest
 import torch
+
+# `nohup make test` ignores this signal, and so would every process that a test starts and hangs up.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples every time: a red run can be repeated.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
