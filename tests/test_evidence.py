@@ -149,6 +149,9 @@ def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path
         "| reacher-easy | effective rank | 4 | -275.00 | -250.00 | 0 of 4 | -1.00 |",
         "| reacher-easy | R², untrained encoder | 4 | 0.50 | 0.50 | – | – |",
     ]
+    mixed = "\n".join(lines).replace("11,100000,0.11", "11,100000,0.01")
+    (study / "probes.csv").write_text(mixed)
+    assert "| 3 of 4 |" in evidence.probes(study, 100_000).splitlines()[2]
     # A run that was not measured is counted out; a correlation over too few runs, or over cosines of different masks, is left out.
     (study / "probes.csv").write_text("\n".join(lines[:-1]))
     shown = evidence.probes(study, 100_000)

@@ -466,7 +466,7 @@ def along(study: Path, at: Time) -> str:
 
 
 def control(study: Path, at: int) -> str:
-    """On an only task, every method of a study against the control, the only method of another (a+b)."""
+    """Of two studies of one task (a+b): every method of the first against the control, the only method of the second."""
     if not (study.parent / study.name.rpartition("+")[2] / "scores.csv").exists():
         return NO_RUNS
     scores = joined(study)

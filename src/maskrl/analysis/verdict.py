@@ -217,8 +217,8 @@ def versus(
 
 
 def _partners(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]] | None:
-    """The places of both methods' runs of the seeds that they share. None if these are too few, if both have other seeds, too, of
-    which a pairing would lose the runs, or if a method has a seed twice.
+    """The places of both methods' runs of the seeds that they share. None if these are too few, if a method has a seed twice,
+    or if each method has seeds that the other lacks: a pairing would lose these runs.
     """
     shared = sorted({*first} & {*second})
     repeated = any(len({*seeds}) < len(seeds) for seeds in (first, second))
