@@ -90,6 +90,12 @@ def shared_higher(study: str, task: str, frames: int, mlr_name: str = "mlr") -> 
     return f"{sum(mlr[seed] > baseline[seed] for seed in both)} of {len(both)}"
 
 
+def gain(study: str, task: str, frames: int, mlr_name: str = "mlr") -> float:
+    """By how much MLR's mean R² is higher than the Baseline's."""
+    mlr, baseline = (fmean(column(study, task, name, frames, "r2", "probes")) for name in (mlr_name, "baseline"))
+    return mlr - baseline
+
+
 def largest_correlation(study: str, task: str, frames: int, *, signed: bool = False) -> float:
     """Of the cosine and the rank with the score, over the runs of both methods."""
     scores = [score for method in ("mlr", "baseline") for score in column(study, task, method, frames)]
@@ -134,15 +140,20 @@ def of_dmcontrol() -> Iterator[str]:
     assert fmean(cosines[0]) > fmean(cosines[1])
     assert fmean(cosines[0]) < fmean(sorted(cosines[1])[1:])
     yield "where one run of the Baseline lowers its mean"
-    assert higher(study, catch, 60_000, "r2") == 5
-    yield "MLR's encoder has the higher R² on ball_in_cup-catch with all five seeds"
-    fit = [column(study, "cartpole-swingup", method, 100_000, "r2", "probes") for method in PAIR]
-    assert [len(each) for each in fit] == [4, 4]
-    with_mlr = shared_higher(study, "cartpole-swingup", 100_000)
-    yield f"on cartpole-swingup with {with_mlr} ({fmean(fit[0]):.2f} and {fmean(fit[1]):.2f})."
-    (value, runs), (other, more) = fits(study, catch, 60_000), fits(study, "cartpole-swingup", 100_000)
-    assert runs == 10
-    yield f"R² has {value:+.2f} on ball_in_cup-catch, and {other:+.2f} on cartpole-swingup after 100,000 frames (over {more} runs)."
+    swing = "cartpole-swingup"
+    assert [higher(study, task, 60_000, "r2") for task in (catch, swing)] == [5, 5]
+    assert all(gain(study, task, frames) > 0 for task in (catch, swing) for frames in (20_000, 40_000, 60_000))
+    yield "MLR's encoder has the higher R² with all five seeds on ball_in_cup-catch and on cartpole-swingup,"
+    yield "and on average at every evaluation of both."
+    assert {fits(study, task, frames)[1] for task in (catch, swing) for frames in (20_000, 40_000, 60_000)} == {10}
+    early, middle, late = (f"{fits(study, catch, frames)[0]:+.2f}" for frames in (20_000, 40_000, 60_000))
+    yield f"R² goes with the score by {fits(study, swing, 60_000)[0]:+.2f} on cartpole-swingup."
+    yield f"On ball_in_cup-catch it is {late} after 60,000 frames, but {early} and {middle} at the two evaluations before."
+    ours, theirs = (column(study, reacher, method, 60_000, "r2", "probes") for method in PAIR)
+    assert max(fmean(ours), fmean(theirs)) < 0
+    yield "on average it is below 0 with both methods, so the mean state would predict better."
+    assert (ours.index(min(ours)), theirs.index(min(theirs))) == (0, 1)  # seeds 11 and 12
+    yield f"R² is {min(ours):.2f} with seed 11 of MLR and {min(theirs):.2f} with seed 12 of the Baseline."
 
     ends = {"cartpole-swingup": 100_000, reacher: 60_000, catch: 60_000}
     sides = [
@@ -169,42 +180,38 @@ def chance(runs: int) -> float:
     return t / (runs - 2 + t**2) ** 0.5
 
 
+EARLY = "mlr agent.auxiliary.learning_rate=0.001 agent.auxiliary.warmup_updates=300 objective.mask.cube=4,16,16"
+
+
 def of_the_answers() -> Iterator[str]:
-    catch, first = (
-        fits("lite-dmcontrol", "ball_in_cup-catch", 60_000),
-        fits("lite-balance", "cartpole-balance", 60_000),
-    )
-    walker, second = (
-        fits("lite-dmcontrol-2", task, at) for task, at in (("walker-walk", 30_000), ("cartpole-balance", 60_000))
-    )
-    yield f"by {catch[0]:+.2f} on ball_in_cup-catch and {walker[0]:+.2f} on walker-walk,"
-    yield f"but by {first[0]:+.2f} and {second[0]:+.2f} on cartpole-balance."
-    assert (catch[1], walker[1], second[1], first[1]) == (10, 10, 10, 12)
+    first, swing = "lite-dmcontrol", "cartpole-swingup"
+    places = [(first, task, 60_000, "mlr") for task in ("ball_in_cup-catch", swing)]
+    places += [("lite-balance", "cartpole-balance", 60_000, "mlr")]
+    places += [
+        ("lite-dmcontrol-2", "cartpole-balance", 60_000, EARLY),
+        ("lite-dmcontrol-2", "walker-walk", 30_000, EARLY),
+    ]
+    gains = [gain(*place) for place in places]
+    assert min(gains) > 0
+    yield f"R² is higher on average in all {len(gains)} comparisons where the probe works, by {min(gains):.2f} to {max(gains):.2f},"
+    counts = [shared_higher(*place).split(" of ") for place in places]
+    yield f"and in {sum(int(more) for more, _ in counts)} of {sum(int(runs) for _, runs in counts)} pairs of runs."
+    for name in PAIR:
+        levels = [fmean(column(first, task, name, 60_000, "r2", "probes")) for task in ("reacher-easy", swing)]
+        assert levels[0] < 0 < levels[1]
+    yield "On reacher-easy, the probe fails with both methods."
+    assert higher(first, swing, 60_000, "r2") == 5
+    apart = abs(fmean(differences(first, swing, 60_000)))
+    yield f"on cartpole-swingup, R² is higher with all five seeds, and the mean scores differ by {apart:.0f} points."
+    found = [fits(study, task, frames) for study, task, frames, _ in places]
+    assert [runs for _, runs in found] == [10, 10, 12, 10, 10]
+    catch, level, balance, second, walker = (value for value, _ in found)
+    yield f"by {catch:+.2f} on ball_in_cup-catch and {walker:+.2f} on walker-walk,"
+    yield f"but by {level:+.2f} on cartpole-swingup, and {balance:+.2f} and {second:+.2f} on cartpole-balance."
     yield f"exceeds {chance(10):.2f} on either side in one of 20 cases with 10 runs, and {chance(12):.2f} with 12."
     tables = [block for block in BLOCKS.findall(PAGE) if block.startswith("<!-- evidence: probes")]
     cells = re.findall(r"\| [+-]\d\.\d\d \|$", "\n".join(tables), re.MULTILINE)
     yield f"The tables of this page have {len(cells)} correlations, so one such is expected."
-    early = "mlr agent.auxiliary.learning_rate=0.001 agent.auxiliary.warmup_updates=300 objective.mask.cube=4,16,16"
-    places = [("lite-dmcontrol", task, 60_000, "mlr") for task in ("ball_in_cup-catch", "reacher-easy")]
-    places += [
-        ("lite-dmcontrol", "cartpole-swingup", 100_000, "mlr"),
-        ("lite-balance", "cartpole-balance", 60_000, "mlr"),
-    ]
-    places += [
-        ("lite-dmcontrol-2", "cartpole-balance", 60_000, early),
-        ("lite-dmcontrol-2", "walker-walk", 30_000, early),
-    ]
-    gains, counts = {}, list[str]()
-    for study, task, at, mlr in places:
-        counts.append(shared_higher(study, task, at, mlr))
-        ours, theirs = (fmean(column(study, task, name, at, "r2", "probes")) for name in (mlr, "baseline"))
-        assert (ours > 0) is (theirs > 0) is (task != "reacher-easy")
-        gains[study, task] = ours - theirs
-    assert min(gains.values()) > 0
-    higher_in, pairs = (sum(int(count.split(" of ")[side]) for count in counts) for side in (0, 1))
-    yield f"on average in all {len(gains)} comparisons where this was measured, and in {higher_in} of {pairs} pairs of runs:"
-    rest = [gain for (_, task), gain in gains.items() if task != "reacher-easy"]
-    yield f"by {min(rest):.2f} to {max(rest):.2f}, reacher-easy apart, where R² is below 0."
 
 
 def of_balance() -> Iterator[str]:
@@ -220,7 +227,9 @@ def of_balance() -> Iterator[str]:
     assert {len(column("lite-balance", "cartpole-balance", method, 60_000)) for method in ("mlr", "baseline")} == {6}
     yield "What the encoder represents at the end, mean of six seeds."
     cosine, fit = (higher("lite-balance", "cartpole-balance", 60_000, name) for name in ("encoder_cosine", "r2"))
-    yield f"have more similar latent states in {cosine} of 6 pairs of runs, and R² is higher in {fit} of 6."
+    yield f"have more similar latent states in {cosine} of 6 pairs of runs, and R² is higher in {fit} of 6,"
+    assert all(gain("lite-balance", "cartpole-balance", frames) > 0 for frames in (20_000, 40_000, 60_000))
+    yield "on average at every evaluation."
     task, frames = "cartpole-balance", 60_000
     assert (
         max(largest_correlation("lite-balance", task, frames, signed=True), fits("lite-balance", task, frames)[0]) < 0
@@ -304,10 +313,7 @@ def of_the_second_round() -> Iterator[str]:
     best = max(column("lite-dmcontrol-2", "walker-walk", "baseline", 30_000))
     yield f"a mean of {first:.0f} on reacher-easy in the first study, and 257 on walker-walk in one pilot."
     study, task = "lite-dmcontrol-2", "cartpole-balance"
-    early = "mlr agent.auxiliary.learning_rate=0.001 agent.auxiliary.warmup_updates=300 objective.mask.cube=4,16,16"
-    for frames in (20_000, 40_000, 60_000):
-        mlr, baseline = (fmean(column(study, task, name, frames, "r2", "probes")) for name in (early, "baseline"))
-        assert mlr > baseline
+    assert all(gain(study, task, frames, EARLY) > 0 for frames in (20_000, 40_000, 60_000))
     yield "MLR's mean R² is slightly higher on cartpole-balance at every evaluation"
     yield f"its best run on walker-walk has {best:.0f}."
 
