@@ -10,9 +10,11 @@ import hypothesis
 import pytest
 import torch
 
-# `nohup make test` ignores this signal, and so would every process that a test starts and hangs up.
+# `nohup make test` ignores the first signal, `make test &` in a script the second. Without these lines, so would every process of a test.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time: a red run can be repeated.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
