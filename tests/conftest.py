@@ -10,8 +10,8 @@ import hypothesis
 import pytest
 import torch
 
-# `nohup make test` ignores the first signal, `make test &` in a script the second. Without these lines, every process of a test
-# would ignore them, too.
+# `nohup make test` ignores SIGHUP, and `make test &` in a script ignores SIGINT. Without these lines, every process of a test would
+# ignore them, too.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
