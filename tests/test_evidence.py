@@ -13,7 +13,7 @@ import pytest
 from maskrl import recipes
 from maskrl.analysis.protocol import changes_of
 from maskrl.recipes.measured import measured_scores
-from maskrl.recipes.overrides import from_json
+from maskrl.recipes.overrides import from_json, with_overrides
 from maskrl.recipes.schema import as_json
 
 ROOT = Path(__file__).parent.parent
@@ -149,6 +149,9 @@ def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path
         "| reacher-easy | effective rank | 4 | -275.00 | -250.00 | 0 of 4 | -1.00 |",
         "| reacher-easy | R², untrained encoder | 4 | 0.50 | 0.50 | – | – |",
     ]
+    variant = "mlr objective.every=4,dmcontrol/reacher-easy,11,100000,0.9,,9,0,,0.9"  # of neither method
+    (study / "probes.csv").write_text("\n".join([*lines, variant]))
+    assert evidence.probes(study, 100_000).splitlines()[2:] == rows
     mixed = "\n".join(lines).replace("11,100000,0.11", "11,100000,0.01")
     (study / "probes.csv").write_text(mixed)
     assert "| 3 of 4 |" in evidence.probes(study, 100_000).splitlines()[2]
@@ -221,6 +224,46 @@ def test_a_control_is_compared_with_every_method_of_another_study(study: Path):
     assert evidence.control(study.with_name("first+second"), 100_000).splitlines()[2:] == [
         "| Baseline | 4 | 250 | 245 | +5 | +4 to +6 | 0.0012 | Baseline is above |",
         "| MLR | 4 | 275 | 245 | +30 | +10 to +50 | 0.018 | MLR is above |",
+    ]
+
+
+def test_variants_stand_seed_by_seed_and_are_compared_with_both_methods(study: Path):
+    """The variant is 5, 6, 4 and 5 above MLR (5 ± 1.3), and 15, 26, 34 and 45 above the Baseline (30 ± 20.3).
+
+    Frames of another size are not in a method's name, so they are read from its recipe.
+    """
+    assert evidence.variants(study, 1) == evidence.against(study.with_name("one+none"), 1) == evidence.NO_RUNS
+    _copy(study, "known", keep=lambda row: "swingup" not in row)
+    folder = _copy(study, "tried", keep=lambda row: row.startswith("method,"))
+    rows, told, name = [(folder / "scores.csv").read_text().strip()], [], "mlr objective.mask.ratio=0.25"
+    for method, value, scores in (
+        (name, "objective.mask.ratio=0.25", (115, 226, 334, 445)),
+        ("baseline", "env.size=64", (7, 8)),
+        ("mlr", "env.size=64", (9, 10)),
+    ):
+        rows += [
+            f"{method},dmcontrol/reacher-easy,{seed},100000,25000,24000,{score},9,9"
+            for seed, score in enumerate(scores, start=11)
+        ]
+        objective = "mlr" if method.startswith("mlr") else "none"
+        recipe = with_overrides(recipes.find("dmcontrol/reacher-easy", "lite", objective=objective), [value])
+        told.append({"method": method, "task": "dmcontrol/reacher-easy", "recipe": json.loads(as_json(recipe))})
+    (folder / "scores.csv").write_text("\n".join([*rows, ""]))
+    (folder / "about.json").write_text(json.dumps({"commands": [], "runs": 8, "versions": {}, "recipes": told}))
+    both = study.with_name("known+tried")
+    assert evidence.variants(both, 100_000).splitlines() == [
+        "| method | seed 11 | seed 12 | seed 13 | seed 14 | mean of 11 and 12 | mean of 11, 12, 13 and 14 |",
+        "|:---|---:|---:|---:|---:|---:|---:|",
+        "| MLR | 110 | 220 | 330 | 440 | 165 | 275 |",
+        "| Baseline | 100 | 200 | 300 | 400 | 150 | 250 |",
+        "| MLR with `objective.mask.ratio=0.25` | 115 | 226 | 334 | 445 | 170 | 280 |",
+        "| MLR with `env.size=64` | 9 | 10 | – | – | 10 | – |",
+        "| Baseline with `env.size=64` | 7 | 8 | – | – | 8 | – |",
+    ]
+    variant = "| MLR with `objective.mask.ratio=0.25` |"
+    assert evidence.against(both, 100_000).splitlines()[2:] == [
+        f"{variant} MLR | 4 | 280 | 275 | +5 | +4 to +6 | 0.0012 | the variant is above |",
+        f"{variant} Baseline | 4 | 280 | 250 | +30 | +10 to +50 | 0.018 | the variant is above |",
     ]
 
 

@@ -43,9 +43,15 @@ def column(study: str, task: str, method: str, frames: int, name: str = "score",
     return [float(row[name]) for row in sorted(rows, key=lambda row: int(row["seed"]))]
 
 
+def arms(study: str) -> list[str]:
+    """MLR and the Baseline as the study names them: with the values that it changes, if it has no other runs of them."""
+    names = {row["method"] for row in table(study)}
+    found = [[name for name in names if name == arm or (arm not in names and name.split()[0] == arm)] for arm in PAIR]
+    return [name for (name,) in found]
+
+
 def differences(study: str, task: str, frames: int) -> list[float]:
-    names = ({row["method"] for row in table(study) if row["method"].split()[0] == arm} for arm in PAIR)
-    both = (column(study, task, method, frames) for (method,) in names)
+    both = (column(study, task, method, frames) for method in arms(study))
     return [mlr - baseline for mlr, baseline in zip(*both, strict=True)]
 
 
@@ -55,12 +61,7 @@ def paired(study: str, at: int | None) -> Iterator[list[list[float]]]:
     for task in sorted({row["task"] for row in rows}):
         here = [row for row in rows if row["task"] == task]
         end = max(int(row["frames"]) for row in here)
-        last = {
-            (row["method"].split()[0], int(row["seed"])): float(row["score"])
-            for row in here
-            if int(row["frames"]) == end
-        }
-        yield [[score for (name, _), score in sorted(last.items()) if name == method] for method in PAIR]
+        yield [column(study, task.rpartition("/")[2], method, end) for method in arms(study)]
 
 
 def untrained(study: str, task: str) -> float:
@@ -75,12 +76,8 @@ def by_seed(study: str, task: str, frames: int, name: str = "r2") -> list[dict[s
     """A measure of MLR, with the values that the study changes, and of the Baseline: for every seed that has it."""
     rows = [row for row in table(study, "probes") if row[name] and row["task"].rpartition("/")[2] == task]
     return [
-        {
-            row["seed"]: float(row[name])
-            for row in rows
-            if row["method"].split()[0] == method and int(row["frames"]) == frames
-        }
-        for method in PAIR
+        {row["seed"]: float(row[name]) for row in rows if row["method"] == method and int(row["frames"]) == frames}
+        for method in arms(study)
     ]
 
 
@@ -197,6 +194,7 @@ def fits(study: str, task: str, frames: int) -> tuple[float, int]:
         (float(row["r2"]), float(scores[row["method"], row["task"], row["seed"], row["frames"]]))
         for row in table(study, "probes")
         if row["r2"] and row["task"].rpartition("/")[2] == task and int(row["frames"]) == frames
+        if row["method"] in arms(study)
     ]
     return correlation(*zip(*pairs, strict=True)), len(pairs)
 

@@ -27,10 +27,12 @@ from statistics import correlation, fmean
 from typing import Any
 
 from maskrl.analysis.power import seeds_for
+from maskrl.analysis.protocol import changes_of
 from maskrl.analysis.scores import Scores
 from maskrl.analysis.statistics import ENOUGH, POWER, ZERO, Summary, welch
 from maskrl.analysis.verdict import Verdict, Verdicts, versus
 from maskrl.recipes.methods import TOYS
+from maskrl.recipes.overrides import from_json
 from maskrl.recipes.own import is_own
 from maskrl.words import number
 
@@ -412,23 +414,24 @@ def probes(study: Path, at: Time) -> str:
     scores = Scores.read(study).at(at)
     known = {(run.method, run.task, run.seed): run.curve[0][1] for run in scores.runs}
     own_masks = any(change.startswith("objective.mask") for method in scores.methods for change in method.split())
+    both = arms(scores)
     lines = [
         "| task | measure | runs | MLR | Baseline | MLR higher | correlation with the score |",
         "|:---|:---|:---|---:|---:|---:|---:|",
     ]
     for task in scores.tasks:
         for name, label in (MEASURES | FLOOR).items():
-            of_task = [row for row in rows if row["task"] == task and row[name]]
+            of_task = [row for row in rows if row["task"] == task and row["method"] in both and row[name]]
             mlr, baseline = (
-                {row["seed"]: float(row[name]) for row in of_task if row["method"] == method} for method in arms(scores)
+                {row["seed"]: float(row[name]) for row in of_task if row["method"] == method} for method in both
             )
             if not (mlr and baseline):
                 continue
             pairs = [(float(row[name]), known[row["method"], task, int(row["seed"])]) for row in of_task]
             means = " | ".join(f"{fmean(values.values()):.2f}" for values in (mlr, baseline))
             same = name in MEASURES and not (own_masks and name == "encoder_cosine")  # both methods have the same masks
-            both = mlr.keys() & baseline.keys()
-            higher = f"{sum(mlr[seed] > baseline[seed] for seed in both)} of {len(both)}" if same else "–"
+            seeds = mlr.keys() & baseline.keys()
+            higher = f"{sum(mlr[seed] > baseline[seed] for seed in seeds)} of {len(seeds)}" if same else "–"
             pooled = same and len(pairs) >= 2 * ENOUGH
             together = f"{correlation(*zip(*pairs, strict=True)):+.2f}" if pooled else "–"
             runs = " and ".join(dict.fromkeys(str(len(values)) for values in (mlr, baseline)))
@@ -477,6 +480,62 @@ def control(study: Path, at: int) -> str:
         both = scores.where(lambda run, method=method: run.method in (method, reference))
         (verdict,) = versus(both, method, reference, at=at, papers=False).tasks
         lines.append(f"| {_variant(method)} | {verdict.runs} | {_row(verdict, _name(method))} |")
+    return "\n".join(lines)
+
+
+def variants(study: Path, at: int) -> str:
+    """Of two studies of one task (a+b), seed by seed: MLR and the Baseline of the first, then every variant in the second."""
+    if len(_parts(study)) < 2:
+        return NO_RUNS
+    known, tried = (Scores.read(part).at(at) for part in _parts(study))
+    (task,) = {*known.tasks, *tried.tasks}
+    runs = [(NAMES[method], known.of_method(method, task)) for method in METHODS]
+    runs += [(_changed(_parts(study)[1], method), tried.of_method(method, task)) for method in _tried(tried)]
+    rows = {name: {run.seed: run.curve[0][1] for run in each} for name, each in runs}
+    every = sorted({run.seed for run in tried.runs})
+    shared = [seed for seed in every if all(seed in by_seed for by_seed in rows.values())]
+    means = {_listed([str(seed) for seed in seeds]): seeds for seeds in (shared, every)}
+    lines = [
+        "| method | " + " | ".join([f"seed {seed}" for seed in every] + [f"mean of {name}" for name in means]) + " |"
+    ]
+    lines += ["|:---|" + "---:|" * (len(every) + len(means))]
+    for name, by_seed in rows.items():
+        cells = [f"{by_seed[seed]:.0f}" if seed in by_seed else "–" for seed in every]
+        for seeds in means.values():
+            complete = all(seed in by_seed for seed in seeds)
+            cells.append(f"{fmean(by_seed[seed] for seed in seeds):.0f}" if complete else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _tried(scores: Scores) -> list[str]:
+    """MLR before the Baseline, single values before several, and methods with many runs before those with few."""
+    counts = {method: sum(run.method == method for run in scores.runs) for method in scores.methods}
+    return sorted(counts, key=lambda name: (-counts[name], len(name.split()), METHODS.index(name.split()[0]), name))
+
+
+def _changed(study: Path, method: str) -> str:
+    """A method of a study's only task with all its changes, those of the environment too, which are not in its name."""
+    about = json.loads((study / "about.json").read_text())
+    (recipe,) = (one["recipe"] for one in about["recipes"] if one["method"] == method)
+    return _variant(" ".join([method.split()[0], *changes_of(from_json(json.dumps(recipe)))]))
+
+
+def against(study: Path, at: int) -> str:
+    """Of two studies of one task (a+b): every variant in the second with enough runs, against MLR and the Baseline of the first."""
+    if len(_parts(study)) < 2:
+        return NO_RUNS
+    known, tried = (Scores.read(part) for part in _parts(study))
+    lines = ["| variant | against | seeds | its score | the other's | difference | 95 % interval | p | verdict |"]
+    lines += ["|:---|:---|---:|---:|---:|---:|---:|---:|:---|"]
+    for variant in _tried(tried):
+        runs = [run for run in tried.runs if run.method == variant]
+        for method in METHODS if len(runs) >= ENOUGH else ():
+            others = [run for run in known.runs if run.method == method]
+            both = Scores((*runs, *others))
+            (verdict,) = versus(both, variant, method, at=at, papers=False).tasks
+            name = _changed(_parts(study)[1], variant)
+            lines.append(f"| {name} | {NAMES[method]} | {verdict.runs} | {_row(verdict, 'the variant')} |")
     return "\n".join(lines)
 
 
@@ -690,6 +749,8 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "along": along,
     "frontier": frontier,
     "control": control,
+    "variants": variants,
+    "against": against,
 }
 
 
