@@ -135,6 +135,21 @@ def test_studies_are_joined_task_by_task(study: Path):
     assert evidence._interval(0.04, 12.4) == "+0.04 to +12"  # above 0, and not "+0 to"
 
 
+def test_the_pairs_of_studies_of_one_task_are_pooled(study: Path):
+    """10, 20, 30 and 40 twice: mean 25, deviation √(1000/7) = 11.95, interval 25 ± 2.365 · 11.95 / √8 = 10.0."""
+    assert evidence.pooled(study.with_name("one+none"), 100_000) == evidence.NO_RUNS
+    _copy(study, "two", keep=lambda row: "swingup" not in row)
+    _copy(study, "three", keep=lambda row: "swingup" not in row)
+    assert evidence.pooled(study.with_name("one+two"), 100_000) == (
+        "On reacher-easy, over the 8 seeds of one and two, MLR differs from its Baseline by **+25 points of 1000 (95 % interval "
+        "+15 to +35)**: 275 against 250."
+    )
+    three = study.with_name("three") / "scores.csv"
+    variant = "mlr objective.every=4,dmcontrol/reacher-easy,11,100000,1,1,999,1,1\n"  # is no pair
+    three.write_text(three.read_text() + variant)
+    assert "over the 8 seeds" in evidence.pooled(study.with_name("two+three"), 100_000)
+
+
 def test_a_table_of_probes_has_means_and_how_they_go_with_the_scores(study: Path):
     lines = ["method,task,seed,frames,encoder_cosine,decoder_cosine,rank,dead,r2,r2_random_encoder"]
     for method, values in SCORES["reacher-easy"].items():

@@ -389,6 +389,21 @@ def together(study: Path, most: int) -> str:
     return f"{start}, MLR differs from its Baseline by **{value:+.0f} points of 1000 (95 % interval {_interval(low, high)})**."
 
 
+def pooled(study: Path, at: int) -> str:
+    """One sentence over the pairs of several studies (a+b) on the one task that all have."""
+    parts = _parts(study)
+    if len(parts) < 2:
+        return NO_RUNS
+    found = [pairs(Scores.read(part)).at(at) for part in parts]
+    (task,) = set.intersection(*(set(scores.tasks) for scores in found))
+    mlr, baseline = ([score for one in found for score in one.values(arms(one)[side], task)] for side in (0, 1))
+    differences = Summary.of_differences(mlr, baseline)
+    value, low, high, _ = welch([differences], [ZERO])
+    points = f"**{value:+.0f} points of 1000 (95 % interval {_interval(low, high)})**"
+    where = f"On {_short(task)}, over the {differences.runs} seeds of {_listed([part.name for part in parts])}"
+    return f"{where}, MLR differs from its Baseline by {points}: {fmean(mlr):.0f} against {fmean(baseline):.0f}."
+
+
 def _last(curve: Sequence[tuple[int, float]], most: int) -> float:
     return max((at, score) for at, score in curve if at <= most)[1]
 
@@ -744,6 +759,7 @@ BLOCKS: dict[str, Callable[[Path, Any], str]] = {
     "curves": curves,
     "sentence": sentence,
     "together": together,
+    "pooled": pooled,
     "needed": needed,
     "probes": probes,
     "along": along,
