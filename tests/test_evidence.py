@@ -380,6 +380,21 @@ def test_a_frontier_has_the_gain_of_every_variant_and_its_price(study: Path, val
     assert [circle.get("cx") for circle in circles if circle.get("class") == "c1"] == [f"{dots['c1']:.1f}"] * 5
 
 
+def test_a_label_of_a_price_stands_left_of_its_dot_if_the_next_dot_is_near(study: Path):
+    rows = ["method,task,seed,frames,score,cpu_seconds"]
+    for method, score, seconds in (("baseline", 100, 100), ("mlr objective.every=4", 300, 125), ("mlr", 300, 135)):
+        rows += [f"{method},dmcontrol/cartpole-balance,{seed},60000,{score + seed},{seconds}" for seed in (1, 2)]
+    (study / "about.json").write_text(json.dumps({"commands": [], "runs": 6, "versions": {}, "recipes": []}))
+    (study / "scores.csv").write_text("\n".join([*rows, ""]))
+    drawn = ElementTree.fromstring(evidence.price_figure(study))
+    texts = {element.text: element for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {name: texts[name].get("text-anchor") for name in ("Baseline", "MLR every=4", "MLR")} == {
+        "Baseline": None,
+        "MLR every=4": "end",
+        "MLR": None,
+    }
+
+
 def test_a_changed_mlr_is_compared_at_the_end_of_every_budget(study: Path):
     """Differences of 10, 20, 30 and 40 on one task, of 1 to 4 on the other, which ends earlier: means 25 and 2.5."""
     changed = "mlr agent.auxiliary.warmup_updates=300"

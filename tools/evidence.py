@@ -707,13 +707,23 @@ def price_figure(study: Path) -> str:
     for step in range(4, round(4 * most) + 1):
         x = LEFT + wide * (step / 4 - 0.9) / (most - 0.9)
         parts.append(f'<text x="{x:.1f}" y="{TOP + HIGH + 18}" text-anchor="middle">{step / 4:g} ×</text>')
-    for method, each in values.items():
-        x, colour = LEFT + wide * (price[method] - 0.9) / (most - 0.9), "c1" if method == "baseline" else "c0"
-        heights = [TOP + HIGH * (top - score) / (top - low) for score in each]
+    places = {
+        method: (
+            LEFT + wide * (price[method] - 0.9) / (most - 0.9),
+            [TOP + HIGH * (top - score) / (top - low) for score in each],
+        )
+        for method, each in values.items()
+    }
+    dots = [(x, fmean(heights)) for x, heights in places.values()]
+    for method, (x, heights) in places.items():
+        y, colour = fmean(heights), "c1" if method == "baseline" else "c0"
         parts += [f'<circle class="{colour}" fill="none" cx="{x:.1f}" cy="{height:.1f}" r="4"/>' for height in heights]
-        parts.append(f'<circle class="{colour}" stroke-width="6" cx="{x:.1f}" cy="{fmean(heights):.1f}" r="3"/>')
+        parts.append(f'<circle class="{colour}" stroke-width="6" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
         label = " ".join([_name(method), *(change.rpartition(".")[2] for change in method.split()[1:])])
-        parts.append(f'<text x="{x + 10:.1f}" y="{fmean(heights) + 4:.1f}">{escape(label)}</text>')
+        # On the right of its dot; on the left if it would run into the next dot.
+        runs_into = any(0 < other - x < 14 + 8 * len(label) and abs(height - y) < 16 for other, height in dots)
+        side = f'x="{x - 10:.1f}" text-anchor="end"' if runs_into else f'x="{x + 10:.1f}"'
+        parts.append(f'<text {side} y="{y + 4:.1f}">{escape(label)}</text>')
     told = "score against processor time, Baseline = 1; rings are seeds, dots their mean"
     parts.append(f'<text x="{LEFT}" y="{TOP + HIGH + 44}">{told}</text>')
     names = _listed(list(dict.fromkeys(_name(name) for name in values)))
