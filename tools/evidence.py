@@ -524,9 +524,12 @@ def variants(study: Path, at: int) -> str:
 
 
 def _tried(scores: Scores) -> list[str]:
-    """MLR before the Baseline, single values before several, and methods with many runs before those with few."""
+    """Methods with many runs before those with few, single values before several, and MLR before the Baseline."""
     counts = {method: sum(run.method == method for run in scores.runs) for method in scores.methods}
-    return sorted(counts, key=lambda name: (-counts[name], len(name.split()), METHODS.index(name.split()[0]), name))
+    words = {method: method.split() for method in counts}
+    return sorted(
+        counts, key=lambda name: (-counts[name], len(words[name]), words[name][1:], METHODS.index(words[name][0]))
+    )
 
 
 def _changed(study: Path, method: str) -> str:
@@ -597,8 +600,9 @@ def _name(method: str) -> str:
 
 
 def _variant(method: str) -> str:
+    """Each change on a line of its own, so that the column stays narrow."""
     name, *changes = method.split()
-    return NAMES[name] + (f" with {', '.join(f'`{change}`' for change in changes)}" if changes else "")
+    return NAMES[name] + (f" with {',<br>'.join(f'`{change}`' for change in changes)}" if changes else "")
 
 
 def cost(study: Path, tasks: Sequence[str], at: Time) -> float:
