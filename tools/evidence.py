@@ -34,7 +34,7 @@ from maskrl.analysis.verdict import Verdict, Verdicts, versus
 from maskrl.recipes.methods import TOYS
 from maskrl.recipes.overrides import from_json
 from maskrl.recipes.own import is_own
-from maskrl.words import number
+from maskrl.words import number, ranges
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/evidence.md", "docs/own-environment.md", "docs/sb3.md", "docs/systems.md")
@@ -509,7 +509,7 @@ def variants(study: Path, at: int) -> str:
     rows = {name: {run.seed: run.curve[0][1] for run in each} for name, each in runs}
     every = sorted({run.seed for run in tried.runs})
     shared = [seed for seed in every if all(seed in by_seed for by_seed in rows.values())]
-    means = {_listed([str(seed) for seed in seeds]): seeds for seeds in (shared, every)}
+    means = {ranges(seeds): seeds for seeds in (shared, every)}
     lines = [
         "| method | " + " | ".join([f"seed {seed}" for seed in every] + [f"mean of {name}" for name in means]) + " |"
     ]
@@ -544,8 +544,8 @@ def against(study: Path, at: int) -> str:
     if len(_parts(study)) < 2:
         return NO_RUNS
     known, tried = (Scores.read(part) for part in _parts(study))
-    lines = ["| variant | against | seeds | its score | the other's | difference | 95 % interval | p | verdict |"]
-    lines += ["|:---|:---|---:|---:|---:|---:|---:|---:|:---|"]
+    lines = ["| variant | against | seeds | difference | 95 % interval | p | verdict |"]
+    lines += ["|:---|:---|---:|---:|---:|---:|:---|"]
     for variant in _tried(tried):
         runs = [run for run in tried.runs if run.method == variant]
         for method in METHODS if len(runs) >= ENOUGH else ():
@@ -553,7 +553,8 @@ def against(study: Path, at: int) -> str:
             both = Scores((*runs, *others))
             (verdict,) = versus(both, variant, method, at=at, papers=False).tasks
             name = _changed(_parts(study)[1], variant)
-            lines.append(f"| {name} | {NAMES[method]} | {verdict.runs} | {_row(verdict, 'the variant')} |")
+            cells = _row(verdict, "the variant").split(" | ")[2:]  # without the scores, which `variants` has
+            lines.append(f"| {name} | {NAMES[method]} | {verdict.runs} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
