@@ -222,7 +222,7 @@ def test_the_readme_names_the_difference_over_all_studies():
     told = evidence.together(ROOT / "results" / "lite-dmcontrol+lite-balance+lite-dmcontrol-2+lite-cost-2", 60_000)
     value, interval = re.findall(r"by \*\*([+-]\d+) points of 1000 (\(95 % interval [+-]\d+ to [+-]\d+\))", told)[0]
     readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"it is {value} points {interval.rstrip(')')}; not planned)" in readme
+    assert f"MLR differs by {value} points {interval.rstrip(')')}; not planned)" in readme
     assert "This study has the highest difference of four on DMControl;" in readme
     studies = [
         ("lite-dmcontrol", 60_000),
