@@ -51,9 +51,29 @@ def arms(study: str) -> list[str]:
     return [name for (name,) in found]
 
 
+def minus(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(mine, theirs, strict=True)]
+
+
 def differences(study: str, task: str, frames: int) -> list[float]:
-    both = (column(study, task, method, frames) for method in arms(study))
-    return [mlr - baseline for mlr, baseline in zip(*both, strict=True)]
+    return minus(*(column(study, task, method, frames) for method in arms(study)))
+
+
+def half_width(differences: Sequence[float]) -> float:
+    """Of the 95 % interval of a mean."""
+    return float(stats.t.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
+
+
+def half_width_unpaired(mlr: Sequence[float], baseline: Sequence[float]) -> float:
+    """The same of the difference of two means, by Welch's test."""
+    low, high = stats.ttest_ind(mlr, baseline, equal_var=False).confidence_interval(0.95)
+    return float(high - low) / 2
+
+
+def with_interval(differences: Sequence[float], words: str = "") -> str:
+    """A mean with its 95 % interval, without the closing bracket."""
+    mean, size = fmean(differences), half_width(differences)
+    return f"{mean:+.0f} ({words}{mean - size:+.0f} to {mean + size:+.0f}"
 
 
 def paired(study: str, at: int | None) -> Iterator[list[list[float]]]:
@@ -353,15 +373,8 @@ def of_the_cost_on_the_cup() -> Iterator[str]:
     yield f"the best has {max(ends):.0f}."
     before, after = (column(study, task, "baseline", frames)[2] for frames in (40_000, 60_000))
     yield f"One run of the Baseline has {before:.0f} after 40,000 frames and {after:.0f} after 60,000."
-    gains = {
-        method: [
-            mine - theirs
-            for mine, theirs in zip(
-                column(study, task, method, 60_000), column(study, task, "baseline", 60_000), strict=True
-            )
-        ]
-        for method in methods[1:]
-    }
+    baseline = column(study, task, "baseline", 60_000)
+    gains = {method: minus(column(study, task, method, 60_000), baseline) for method in methods[1:]}
     wide = {method: half_width(each) for method, each in gains.items()}
     assert abs(first - again) < wide["mlr"]
     assert 0 < max(map(fmean, gains.values())) < 50
@@ -395,7 +408,7 @@ def of_the_cost_on_the_cup() -> Iterator[str]:
     later = fmean(baseline[2:]) / fmean(baseline[:2]) - 1
     yield f"its last two runs took {100 * later:.0f} % more processor time than the two before."
     yield f"For each seed alone, the price is {min(each):.2f} to {max(each):.2f}."
-    yield "forecast 1.31 on this machine (once, in no folder of `results/`)."  # a timing: it cannot be computed again
+    yield "says 1.31 on the same machine (measured once, in no folder of `results/`)."  # a timing: it cannot be computed again
     here, before = (price(name, task, "mlr", 60_000) for name in (study, "lite-dmcontrol"))
     yield f"MLR costs {here:.2f} times the Baseline here, and {before:.2f} times on this task in lite-dmcontrol."
     prices = [
@@ -404,17 +417,6 @@ def of_the_cost_on_the_cup() -> Iterator[str]:
     prices.append(price("lite-dmcontrol-2", "cartpole-balance", arms("lite-dmcontrol-2")[0], 60_000))
     yield f"on cartpole-balance, MLR costs {min(prices):.2f} to {max(prices):.2f} times the Baseline, depending on the study,"
     yield f"on {task} {before:.2f} and {here:.2f} times."
-
-
-def half_width(differences: Sequence[float]) -> float:
-    """Of the 95 % interval of a mean."""
-    return float(stats.t.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
-
-
-def half_width_unpaired(mlr: Sequence[float], baseline: Sequence[float]) -> float:
-    """The same of the difference of two means, by Welch's test."""
-    low, high = stats.ttest_ind(mlr, baseline, equal_var=False).confidence_interval(0.95)
-    return float(high - low) / 2
 
 
 def of_companions() -> Iterator[str]:
@@ -477,7 +479,7 @@ def of_the_values() -> Iterator[str]:
     here, there = minus(three, baseline), differences("lite-dmcontrol-2", task, frames)
     yield f"MLR differs from the Baseline by {fmean(here):+.0f} here,"
     yield f"and by {fmean(there):+.0f} with the five seeds of the second round;"
-    yield f"over all nine seeds, by {told([*here, *there], '95 % interval ')}, not planned)."
+    yield f"over all nine seeds, by {with_interval([*here, *there], '95 % interval ')}, not planned)."
     for study in ("lite-cost", "lite-clips"):
         others = {row["method"] for row in table(study)} - set(PAIR)
         tried |= {name: column(study, task, name, frames) for name in others}
@@ -489,8 +491,8 @@ def of_the_values() -> Iterator[str]:
     assert (len(column("lite-balance", task, "mlr", frames)), len(column("first-run", task, "mlr", frames))) == (6, 5)
     yield f"it has {fmean(mlr):.0f} with these seeds, {six:.0f} with the six of lite-balance, and {five:.0f} with the five of"
     by_run = [fmean(each) for each in zip(*tried.values(), strict=True)]
-    yield f"Together they differ from the lite profile's MLR by {told(minus(by_run, mlr), '95 % interval ')}),"
-    yield f"and from the Baseline by {told(minus(by_run, baseline))})."
+    yield f"Together they differ from the lite profile's MLR by {with_interval(minus(by_run, mlr), '95 % interval ')}),"
+    yield f"and from the Baseline by {with_interval(minus(by_run, baseline))})."
     pilots = {name: each for name, each in scores.items() if len(each) == 2}
     assert len(pilots) == 8
     passed = {name for name, each in pilots.items() if ahead(each, mlr, baseline)}
@@ -515,16 +517,6 @@ def of_the_values() -> Iterator[str]:
     gains = [minus(each, known) for each in tried.values() for known in (mlr, baseline)]
     assert all(abs(fmean(gain)) < half_width(gain) for gain in gains)
     yield f"of the eight variants with four seeds, {few} pass the same rule, and none of them is shown to differ."
-
-
-def minus(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    return [a - b for a, b in zip(mine, theirs, strict=True)]
-
-
-def told(differences: Sequence[float], words: str = "") -> str:
-    """A mean with its 95 % interval, without the closing bracket."""
-    mean, size = fmean(differences), half_width(differences)
-    return f"{mean:+.0f} ({words}{mean - size:+.0f} to {mean + size:+.0f}"
 
 
 def ahead(scores: Sequence[float], mlr: Sequence[float], baseline: Sequence[float]) -> bool:
@@ -610,7 +602,7 @@ def of_the_limits() -> Iterator[str]:
     studies = [(name, None if name == "lite-dmcontrol-2" else 60_000) for name in names]
     both = [sides for study, at in studies for sides in paired(study, at)]
     alike = [correlation(*sides) for sides in both]
-    wide = fmean(half_width([mlr - baseline for mlr, baseline in zip(*sides, strict=True)]) for sides in both)
+    wide = fmean(half_width(minus(*sides)) for sides in both)
     unpaired = fmean(half_width_unpaired(*sides) for sides in both)
     yield f"The intervals of pairs reach {wide:.0f} points to either side on average, those of unpaired runs {unpaired:.0f}."
     tasks = {row["task"] for study, _ in studies for row in table(study)}

@@ -500,12 +500,13 @@ def control(study: Path, at: int) -> str:
 
 def variants(study: Path, at: int) -> str:
     """Of two studies of one task (a+b), seed by seed: MLR and the Baseline of the first, then every variant in the second."""
-    if len(_parts(study)) < 2:
+    parts = _parts(study)
+    if len(parts) < 2:
         return NO_RUNS
-    known, tried = (Scores.read(part).at(at) for part in _parts(study))
+    known, tried = (Scores.read(part).at(at) for part in parts)
     (task,) = {*known.tasks, *tried.tasks}
     runs = [(NAMES[method], known.of_method(method, task)) for method in METHODS]
-    runs += [(_changed(_parts(study)[1], method), tried.of_method(method, task)) for method in _tried(tried)]
+    runs += [(_changed(parts[1], method), tried.of_method(method, task)) for method in _tried(tried)]
     rows = {name: {run.seed: run.curve[0][1] for run in each} for name, each in runs}
     every = sorted({run.seed for run in tried.runs})
     shared = [seed for seed in every if all(seed in by_seed for by_seed in rows.values())]
@@ -541,18 +542,17 @@ def _changed(study: Path, method: str) -> str:
 
 def against(study: Path, at: int) -> str:
     """Of two studies of one task (a+b): every variant in the second with enough runs, against MLR and the Baseline of the first."""
-    if len(_parts(study)) < 2:
+    parts = _parts(study)
+    if len(parts) < 2:
         return NO_RUNS
-    known, tried = (Scores.read(part) for part in _parts(study))
+    known, tried = (Scores.read(part) for part in parts)
     lines = ["| variant | against | seeds | difference | 95 % interval | p | verdict |"]
     lines += ["|:---|:---|---:|---:|---:|---:|:---|"]
     for variant in _tried(tried):
-        runs = [run for run in tried.runs if run.method == variant]
+        runs, name = [run for run in tried.runs if run.method == variant], _changed(parts[1], variant)
         for method in METHODS if len(runs) >= ENOUGH else ():
             others = [run for run in known.runs if run.method == method]
-            both = Scores((*runs, *others))
-            (verdict,) = versus(both, variant, method, at=at, papers=False).tasks
-            name = _changed(_parts(study)[1], variant)
+            (verdict,) = versus(Scores((*runs, *others)), variant, method, at=at, papers=False).tasks
             cells = _row(verdict, "the variant").split(" | ")[2:]  # without the scores, which `variants` has
             lines.append(f"| {name} | {NAMES[method]} | {verdict.runs} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -601,7 +601,7 @@ def _name(method: str) -> str:
 
 
 def _variant(method: str) -> str:
-    """Each change on a line of its own, so that the column stays narrow."""
+    """The method with its changes, each on a line of its own, so that the column stays narrow."""
     name, *changes = method.split()
     return NAMES[name] + (f" with {',<br>'.join(f'`{change}`' for change in changes)}" if changes else "")
 
